@@ -1,0 +1,86 @@
+// The few primitives that the numerics core asks of a lane type.
+//
+// A lane type is `float` or `double` (one CUDA thread, or scalar code) or a vector of
+// them (cpu/vec.h). Everything in core/ is written once against `lane<V>`, so that each
+// device evaluates the same exactly rounded operations in the same order.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__CUDACC__)
+#define HETNET_INLINE __host__ __device__ __forceinline__
+#else
+// Always inlined: a copy compiled for one instruction set must never be linked into
+// code that runs on another.
+#define HETNET_INLINE inline __attribute__((always_inline))
+#endif
+
+// A file compiled for an instruction set with fused multiply-add defines HETNET_FMA.
+#if !defined(HETNET_FMA) && (defined(__CUDACC__) || defined(__FMA__) || defined(__aarch64__))
+#define HETNET_FMA 1
+#endif
+
+namespace hetnet {
+
+template <class V>
+struct lane;
+
+namespace detail {
+
+template <class To, class From>
+HETNET_INLINE To bit_cast(From from) {
+  static_assert(sizeof(To) == sizeof(From), "bit_cast needs equal sizes");
+  To to;
+  std::memcpy(&to, &from, sizeof(to));
+  return to;
+}
+
+template <class S, class I, class U>
+struct scalar_lane {
+  using Scalar = S;
+  using Int = I;
+  using UInt = U;
+  using Mask = bool;
+
+  static HETNET_INLINE bool any(bool mask) { return mask; }
+  static HETNET_INLINE S splat(S x) { return x; }
+  static HETNET_INLINE S select(bool mask, S yes, S no) { return mask ? yes : no; }
+  static HETNET_INLINE I bits(S x) { return bit_cast<I>(x); }
+  static HETNET_INLINE S from_bits(I x) { return bit_cast<S>(x); }
+  static HETNET_INLINE S to_real(I x) { return static_cast<S>(x); }
+  static HETNET_INLINE S round_to_float(S x) { return static_cast<S>(static_cast<float>(x)); }
+  static HETNET_INLINE S square_root(S x) { return std::sqrt(x); }
+  static HETNET_INLINE S fmadd(S a, S b, S c) {
+#if defined(HETNET_FMA)
+    return std::fma(a, b, c);
+#else
+    return a * b + c;
+#endif
+  }
+};
+
+}  // namespace detail
+
+template <>
+struct lane<float> : detail::scalar_lane<float, int32_t, uint32_t> {};
+template <>
+struct lane<double> : detail::scalar_lane<double, int64_t, uint64_t> {};
+
+template <class V>
+HETNET_INLINE V splat(typename lane<V>::Scalar x) {
+  return lane<V>::splat(x);
+}
+
+// c[0] + x (c[1] + x (c[2] + ...)), each step one fused multiply-add.
+template <int kFirst = 0, class V, class S, std::size_t kCount>
+HETNET_INLINE V polynomial(V x, const S (&c)[kCount]) {
+  if constexpr (kFirst + 1 == kCount) {
+    return splat<V>(c[kFirst]);
+  } else {
+    return lane<V>::fmadd(x, polynomial<kFirst + 1>(x, c), splat<V>(c[kFirst]));
+  }
+}
+
+}  // namespace hetnet

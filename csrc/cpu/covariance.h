@@ -1,0 +1,168 @@
+// The covariance: a diagonal plus a low-rank factor (per row or shared, scaled or not).
+//
+// Forward, it turns noise into utilities (the noisy logits over the temperature); backward,
+// it turns the gradient of the utilities into that of the head's parameters.
+#pragma once
+
+#include "lanes.h"
+
+namespace hetnet {
+namespace HETNET_CPU_NAMESPACE {
+
+// One draw: a vector of samples (or of rows) of everything that is random.
+template <class T>
+struct Draw {
+  const Vec<T>* eps;         // classes
+  const Vec<T>* eta;         // factors
+  const Vec<T>* scaled_eta;  // factors: eta times the factor scale
+  const Vec<T>* utility;     // classes
+  typename lane<Vec<T>>::Mask valid;
+  int64_t sample;  // the draw's first
+};
+
+template <class T, class Lanes>
+class Sampler {
+  using V = Vec<T>;
+
+ public:
+  Sampler(const Head<T>& head, const Lanes& lanes)
+      : head_(head),
+        lanes_(lanes),
+        loc_(head.classes),
+        scale_(head.classes),
+        factor_(head.classes * head.factors),
+        factor_scale_(head.factor_scale ? head.factors : 0),
+        noise_(head.classes + head.factors + 3),
+        scaled_eta_(head.factor_scale ? head.factors : 0),
+        utility_(head.classes) {
+    bind(lanes);
+  }
+
+  // Moves on to another group of rows.
+  void bind(const Lanes& lanes) {
+    lanes_ = lanes;
+    loc_.bind(lanes, head_.loc, head_.classes);
+    scale_.bind(lanes, head_.scale, head_.classes);
+    if (head_.factors > 0) factor_.bind(lanes, head_.factor, head_.classes * head_.factors);
+    if (head_.factor_scale) factor_scale_.bind(lanes, head_.factor_scale, head_.factors);
+  }
+
+  const Lanes& lanes() const { return lanes_; }
+
+  // The utilities of samples `sample`, `sample` + 1, ... up to the number of lanes.
+  Draw<T> draw(int64_t sample) {
+    const PhiloxNormals<T> source{philox_key(head_.seed)};
+    source.fill(lanes_.position(head_, sample), head_.classes + head_.factors, noise_.get());
+
+    const V* eta = noise_.get() + head_.classes;
+    const V* scaled_eta = eta;
+    if (head_.factor_scale) {
+      for (int64_t r = 0; r < head_.factors; ++r) scaled_eta_[r] = eta[r] * factor_scale_[r];
+      scaled_eta = scaled_eta_.get();
+    }
+
+    int64_t k = 0;
+    for (; k + 4 <= head_.classes; k += 4) combine<4>(k, scaled_eta);
+    for (; k < head_.classes; ++k) combine<1>(k, scaled_eta);
+    return {noise_.get(), eta, scaled_eta, utility_.get(), lanes_.valid(head_, sample), sample};
+  }
+
+  // The utilities without noise.
+  const V* mean_utility() {
+    const V inverse_temperature = splat<V>(1 / head_.temperature);
+    for (int64_t k = 0; k < head_.classes; ++k) utility_[k] = loc_[k] * inverse_temperature;
+    return utility_.get();
+  }
+
+  HETNET_INLINE V factor(int64_t k, int64_t r) const { return factor_[k * head_.factors + r]; }
+
+ private:
+  template <int kClasses>
+  HETNET_INLINE void combine(int64_t k, const V* __restrict eta) {
+    using L = lane<V>;
+    V sum[kClasses];
+    for (int j = 0; j < kClasses; ++j) sum[j] = L::fmadd(scale_[k + j], noise_[k + j], loc_[k + j]);
+    for (int64_t r = 0; r < head_.factors; ++r)
+      for (int j = 0; j < kClasses; ++j) sum[j] = L::fmadd(factor(k + j, r), eta[r], sum[j]);
+    const V inverse_temperature = splat<V>(1 / head_.temperature);
+    for (int j = 0; j < kClasses; ++j) utility_[k + j] = sum[j] * inverse_temperature;
+  }
+
+  const Head<T>& head_;
+  Lanes lanes_;
+  typename Lanes::View loc_, scale_, factor_, factor_scale_;
+  Buffer<V> noise_;  // eps, then eta
+  Buffer<V> scaled_eta_;
+  Buffer<V> utility_;
+};
+
+// Sums over the samples of d(loss)/d(parameter), not yet divided by the temperature:
+// loc, scale, factor, factor scale, temperature.
+template <class T>
+struct GradientSums {
+  using V = Vec<T>;
+
+  static int64_t size(const Head<T>& head) {
+    return 2 * head.classes + head.classes * head.factors + (head.factor_scale ? head.factors : 0) + 1;
+  }
+
+  // `delta` is the gradient of this draw's utilities; `scratch` has room for the factors.
+  template <class Lanes>
+  static void add(const Head<T>& head, const Sampler<T, Lanes>& sampler, const Draw<T>& draw,
+                  const V* __restrict delta, V* __restrict scratch, V* __restrict sums) {
+    using L = lane<V>;
+    const int64_t classes = head.classes, factors = head.factors;
+    V* loc = sums;
+    V* scale = loc + classes;
+    V* factor = scale + classes;
+    V* factor_scale = factor + classes * factors;
+    V* temperature = sums + size(head) - 1;
+
+    for (int64_t k = 0; k < classes; ++k) {
+      loc[k] += delta[k];
+      scale[k] = L::fmadd(delta[k], draw.eps[k], scale[k]);
+      // a masked class has utility -inf and gradient 0
+      const V utility = L::maximum(splat<V>(std::numeric_limits<T>::lowest()), draw.utility[k]);
+      *temperature = L::fmadd(delta[k], utility, *temperature);
+    }
+    for (int64_t k = 0; k < classes; ++k)
+      for (int64_t r = 0; r < factors; ++r)
+        factor[k * factors + r] = L::fmadd(delta[k], draw.scaled_eta[r], factor[k * factors + r]);
+
+    if (head.factor_scale) {
+      for (int64_t r = 0; r < factors; ++r) scratch[r] = V{};
+      for (int64_t k = 0; k < classes; ++k)
+        for (int64_t r = 0; r < factors; ++r) scratch[r] = L::fmadd(delta[k], sampler.factor(k, r), scratch[r]);
+      for (int64_t r = 0; r < factors; ++r) factor_scale[r] = L::fmadd(draw.eta[r], scratch[r], factor_scale[r]);
+    }
+  }
+
+  // Stores the finished sums of a group of rows. What several rows share is added to
+  // `shared`: the factor where it is shared, then the temperature.
+  template <class Lanes>
+  static void store(const Head<T>& head, const Lanes& lanes, const typename Lanes::Total* sums,
+                    const HeadGradient<T>& grad, double* shared) {
+    const int64_t classes = head.classes, factors = head.factors;
+    using X = typename Lanes::Total;
+    const X inverse_temperature = splat<X>(1 / head.temperature);
+    for (int64_t k = 0; k < classes; ++k) lanes.put(grad.loc, classes, k, *sums++ * inverse_temperature);
+    for (int64_t k = 0; k < classes; ++k) lanes.put(grad.scale, classes, k, *sums++ * inverse_temperature);
+    for (int64_t i = 0; i < classes * factors; ++i) {
+      const X value = *sums++ * inverse_temperature;
+      if (head.shared_factor)
+        *shared++ += lanes.sum_over_rows(value);
+      else
+        lanes.put(grad.factor, classes * factors, i, value);
+    }
+    if (head.factor_scale)
+      for (int64_t r = 0; r < factors; ++r) lanes.put(grad.factor_scale, factors, r, *sums++ * inverse_temperature);
+    *shared -= lanes.sum_over_rows(*sums * inverse_temperature);
+  }
+
+  static int64_t shared_size(const Head<T>& head) {
+    return (head.shared_factor ? head.classes * head.factors : 0) + 1;
+  }
+};
+
+}  // namespace HETNET_CPU_NAMESPACE
+}  // namespace hetnet

@@ -1,0 +1,53 @@
+// The head's parameters as the kernels see them, and the table of kernels.
+#pragma once
+
+#include <cstdint>
+
+namespace hetnet {
+
+// One contiguous run of numbers for each row; a stride of 0 shares one run among all rows.
+template <class T>
+struct RowData {
+  const T* data = nullptr;
+  int64_t row_stride = 0;
+
+  explicit operator bool() const { return data != nullptr; }
+};
+
+// utility[s][b] = (loc[b] + scale[b] * eps + factor[b] (factor_scale[b] * eta)) / temperature
+template <class T>
+struct Head {
+  int64_t rows, classes, factors, samples;
+  RowData<T> loc, scale;    // classes
+  RowData<T> factor;        // classes x factors; without data where factors == 0
+  bool shared_factor;       // one factor (of row stride 0) for all rows, with one gradient
+  RowData<T> factor_scale;  // factors; without data: 1
+  T temperature;
+  uint64_t seed;
+  int64_t row_offset;  // position of the first row in the data set: its place in the noise stream
+};
+
+// Contiguous outputs of a backward kernel.
+template <class T>
+struct HeadGradient {
+  T* loc;           // rows x classes
+  T* scale;         // rows x classes
+  T* factor;        // rows x classes x factors, or classes x factors where the factor is shared
+  T* factor_scale;  // rows x factors, where the head has a factor scale
+  T* temperature;   // 1
+};
+
+// The kernels of one instruction set. All tensors are contiguous.
+template <class T>
+struct Kernels {
+  // out: samples x rows x classes
+  void (*sample_logits)(const Head<T>& head, T* out);
+  void (*sample_logits_backward)(const Head<T>& head, const T* grad_out, const HeadGradient<T>& grad);
+  // out: rows x classes
+  void (*log_probs)(const Head<T>& head, T* out);
+  void (*log_probs_backward)(const Head<T>& head, const T* grad_out, const T* log_probs, const HeadGradient<T>& grad);
+  // mean, variance: rows x classes; entropy: rows
+  void (*statistics)(const Head<T>& head, T* mean, T* variance, T* entropy);
+};
+
+}  // namespace hetnet

@@ -1,0 +1,337 @@
+// The CPU kernels: noise, covariance and link drive a reduction, over rows and samples.
+#pragma once
+
+#include "parallel.h"
+#include "reductions.h"
+
+namespace hetnet {
+namespace HETNET_CPU_NAMESPACE {
+
+// Samples are summed in chunks of this many, which are then added in order: the order of
+// every sum depends on the problem alone, never on the number of threads.
+constexpr int64_t kChunk = 512;
+// Chunks of one row whose sums are held at a time when threads share the row.
+constexpr int64_t kChunksAtOnce = 64;
+// Work below this many nanoseconds is not worth another thread.
+constexpr int64_t kGrainNanoseconds = 20000;
+
+template <class Lanes, class T>
+int64_t group_count(const Head<T>& head) {
+  return (head.rows + Lanes::rows_per_group - 1) / Lanes::rows_per_group;
+}
+
+// A rough cost, only to decide how to share work.
+template <class T>
+int64_t nanoseconds(const Head<T>& head, int64_t rows, int64_t samples) {
+  const double normals = static_cast<double>(head.classes + head.factors);
+  const double products = static_cast<double>(head.classes) * static_cast<double>(head.factors);
+  const double ns = static_cast<double>(rows) * static_cast<double>(samples) * (2.0 * normals + 0.1 * products);
+  return ns < 1e15 ? static_cast<int64_t>(ns) + 1 : static_cast<int64_t>(1e15);
+}
+
+inline int64_t grain(int64_t nanoseconds_each) {
+  return nanoseconds_each < kGrainNanoseconds ? kGrainNanoseconds / nanoseconds_each : 1;
+}
+
+template <class V>
+void clear(V* totals, int64_t sums, int64_t maxima) {
+  using S = typename lane<V>::Scalar;
+  for (int64_t i = 0; i < sums; ++i) totals[i] = V{};
+  for (int64_t i = 0; i < maxima; ++i) totals[sums + i] = splat<V>(-std::numeric_limits<S>::infinity());
+}
+
+// One thread's state: a sampler, and vectors to reduce into.
+template <class T, class Lanes>
+struct Worker {
+  using V = Vec<T>;
+  Sampler<T, Lanes> sampler;
+  Buffer<V> scratch;
+
+  Worker(const Head<T>& head, const Lanes& lanes) : sampler(head, lanes), scratch(scratch_size(head)) {}
+
+  template <class Reduction>
+  void reduce(const Reduction& reduction, int64_t begin, int64_t end, V* totals) {
+    for (int64_t s = begin; s < end; s += Lanes::samples_per_draw)
+      reduction.add(sampler, sampler.draw(s), scratch.get(), totals);
+  }
+};
+
+// Reduces all samples of the worker's group of rows. With `split` the threads share them.
+template <class T, class Reduction>
+void reduce_samples(const Head<T>& head, Worker<T, RowLanes<T>>& worker, const Reduction& reduction, bool /*split*/,
+                    Vec<T>* totals) {
+  clear(totals, reduction.sums, reduction.maxima);
+  worker.reduce(reduction, 0, head.samples, totals);
+}
+
+template <class T, class Reduction>
+void reduce_samples(const Head<T>& head, Worker<T, SampleLanes<T>>& worker, const Reduction& reduction, bool split,
+                    double* totals) {
+  using V = Vec<T>;
+  const int64_t sums = reduction.sums, size = reduction.sums + reduction.maxima;
+  const int64_t chunks = (head.samples + kChunk - 1) / kChunk;
+  clear(totals, sums, reduction.maxima);
+
+  const auto reduce_chunk = [&](Worker<T, SampleLanes<T>>& w, int64_t chunk, V* vectors, double* out) {
+    const int64_t begin = chunk * kChunk;
+    const int64_t end = begin + kChunk < head.samples ? begin + kChunk : head.samples;
+    clear(vectors, sums, reduction.maxima);
+    w.reduce(reduction, begin, end, vectors);
+    for (int64_t i = 0; i < sums; ++i) out[i] = lane<V>::sum(vectors[i]);
+    for (int64_t i = sums; i < size; ++i) out[i] = lane<V>::max_over_lanes(vectors[i]);
+  };
+  const auto add_chunk = [&](const double* chunk) {
+    for (int64_t i = 0; i < sums; ++i) totals[i] += chunk[i];
+    for (int64_t i = sums; i < size; ++i) totals[i] = chunk[i] > totals[i] ? chunk[i] : totals[i];
+  };
+
+  const int64_t at_once = split ? kChunksAtOnce : 1;
+  Buffer<double> chunk_sums(size * (chunks < at_once ? chunks : at_once));
+  if (!split || chunks == 1) {
+    Buffer<V> vectors(size);
+    for (int64_t c = 0; c < chunks; ++c) {
+      reduce_chunk(worker, c, vectors.get(), chunk_sums.get());
+      add_chunk(chunk_sums.get());
+    }
+    return;
+  }
+  for (int64_t first = 0; first < chunks; first += at_once) {
+    const int64_t count = chunks - first < at_once ? chunks - first : at_once;
+    parallel_for(count, grain(nanoseconds(head, 1, kChunk)), [&](int64_t begin, int64_t end) {
+      Worker<T, SampleLanes<T>> own(head, worker.sampler.lanes());
+      Buffer<V> vectors(size);
+      for (int64_t c = begin; c < end; ++c) reduce_chunk(own, first + c, vectors.get(), &chunk_sums[c * size]);
+    });
+    for (int64_t c = 0; c < count; ++c) add_chunk(&chunk_sums[c * size]);
+  }
+}
+
+// Calls body(worker, block, split) for every group of rows. Threads share the blocks of
+// consecutive groups; where there are too few groups for that, `split` tells the body to
+// let them share the samples.
+template <class Lanes, class T, class Body>
+void for_each_group(const Head<T>& head, int64_t blocks, const Body& body) {
+  const int64_t groups = group_count<Lanes>(head);
+  if (groups == 0) return;
+  const auto run_blocks = [&](int64_t begin, int64_t end, bool split) {
+    Worker<T, Lanes> worker(head, Lanes(head, begin * groups / blocks));
+    for (int64_t block = begin; block < end; ++block)
+      for (int64_t g = block * groups / blocks; g < (block + 1) * groups / blocks; ++g) {
+        const Lanes lanes(head, g);
+        worker.sampler.bind(lanes);
+        body(worker, block, split);
+      }
+  };
+  const int64_t threads = num_threads();
+  if (threads > 1 && groups < 2 * threads && head.samples > kChunk) {
+    run_blocks(0, blocks, true);
+  } else {
+    const int64_t rows_each = (groups + blocks - 1) / blocks * Lanes::rows_per_group;
+    parallel_for(blocks, grain(nanoseconds(head, rows_each, head.samples)),
+                 [&](int64_t begin, int64_t end) { run_blocks(begin, end, false); });
+  }
+}
+
+template <class Lanes, class T, class Body>
+void for_each_group(const Head<T>& head, const Body& body) {
+  for_each_group<Lanes>(head, group_count<Lanes>(head),
+                        [&](Worker<T, Lanes>& worker, int64_t, bool split) { body(worker, split); });
+}
+
+template <class T, class Lanes>
+void log_probs(const Head<T>& head, T* out) {
+  using V = Vec<T>;
+  using X = typename Lanes::Total;
+  using L = lane<X>;
+  const int64_t classes = head.classes;
+  for_each_group<Lanes>(head, [&](Worker<T, Lanes>& worker, bool split) {
+    const Lanes& lanes = worker.sampler.lanes();
+    Buffer<X> totals(2 * classes), log_prob(classes);
+    const X per_sample = splat<X>(1 / static_cast<T>(head.samples));
+    const X minus_infinity = splat<X>(-std::numeric_limits<T>::infinity());
+
+    reduce_samples(head, worker, ProbabilitySum<T>(head), split, totals.get());
+    typename L::Mask underflows{};
+    for (int64_t k = 0; k < classes; ++k) {
+      log_prob[k] = log_or_limit(totals[k] * per_sample);
+      const X largest = totals[classes + k];
+      underflows = underflows | ((largest < splat<X>(kSmallestLogProbability)) & (largest > minus_infinity));
+    }
+
+    if (L::any(underflows)) {
+      Buffer<V> reference(classes);
+      Buffer<X> relative(classes);
+      for (int64_t k = 0; k < classes; ++k) {
+        const X largest = totals[classes + k];
+        reference[k] = lanes.spread(L::select(largest > minus_infinity, largest, X{}));
+      }
+      reduce_samples(head, worker, RelativeProbabilitySum<T>(head, reference.get()), split, relative.get());
+      for (int64_t k = 0; k < classes; ++k) {
+        const X exact = lanes.total(reference[k]) + log_or_limit(relative[k] * per_sample);
+        log_prob[k] = L::select(underflows, exact, log_prob[k]);
+      }
+    }
+    for (int64_t k = 0; k < classes; ++k) lanes.put(out, classes, k, log_prob[k]);
+  });
+}
+
+template <class T, class Lanes>
+void statistics(const Head<T>& head, T* mean, T* variance, T* entropy) {
+  using V = Vec<T>;
+  using X = typename Lanes::Total;
+  const int64_t classes = head.classes;
+  for_each_group<Lanes>(head, [&](Worker<T, Lanes>& worker, bool split) {
+    const Lanes& lanes = worker.sampler.lanes();
+    Buffer<V> shift(classes);
+    const auto all = lane<V>::iota() >= 0;
+    const auto noiseless = softmax(worker.sampler.mean_utility(), classes, all, shift.get());
+    for (int64_t k = 0; k < classes; ++k) shift[k] *= noiseless.inverse_sum;
+
+    Buffer<X> totals(2 * classes + 1);
+    reduce_samples(head, worker, StatisticsSum<T>(head, shift.get()), split, totals.get());
+    const X per_sample = splat<X>(1 / static_cast<T>(head.samples));
+    for (int64_t k = 0; k < classes; ++k) {
+      const X distance = totals[k] * per_sample;
+      const X spread = lane<X>::fmadd(-distance, distance, totals[classes + k] * per_sample);
+      lanes.put(mean, classes, k, lanes.total(shift[k]) + distance);
+      lanes.put(variance, classes, k, lane<X>::select(spread < X{}, X{}, spread));
+    }
+    lanes.put(entropy, 1, 0, totals[2 * classes] * per_sample);
+  });
+}
+
+template <class T, class Lanes>
+void sample_logits(const Head<T>& head, T* out) {
+  const int64_t chunks = (head.samples + kChunk - 1) / kChunk;
+  const int64_t groups = group_count<Lanes>(head);
+  const int64_t samples_each = head.samples < kChunk ? head.samples : kChunk;
+  parallel_for(groups * chunks, grain(nanoseconds(head, Lanes::rows_per_group, samples_each)),
+               [&](int64_t begin, int64_t end) {
+                 Sampler<T, Lanes> sampler(head, Lanes(head, begin / chunks));
+                 for (int64_t item = begin; item < end; ++item) {
+                   const Lanes lanes(head, item / chunks);
+                   sampler.bind(lanes);
+                   const int64_t first = item % chunks * kChunk;
+                   const int64_t last = first + kChunk < head.samples ? first + kChunk : head.samples;
+                   for (int64_t s = first; s < last; s += Lanes::samples_per_draw) {
+                     const Draw<T> draw = sampler.draw(s);
+                     for (int64_t k = 0; k < head.classes; ++k) lanes.scatter(head, s, k, draw.utility[k], out);
+                   }
+                 }
+               });
+}
+
+// Sums over the rows are made in blocks of rows, the blocks' in order. A number of blocks
+// that depends on the problem alone keeps the result the same for any number of threads.
+template <class T, class Lanes>
+int64_t gradient_blocks(const Head<T>& head) {
+  constexpr int64_t kMostBlocks = 64, kMostElements = int64_t{1} << 20;
+  const int64_t groups = group_count<Lanes>(head);
+  int64_t blocks = kMostElements / GradientSums<T>::shared_size(head);
+  blocks = blocks < 2 ? 2 : blocks > kMostBlocks ? kMostBlocks : blocks;
+  return blocks < groups ? blocks : groups;
+}
+
+// Calls body(worker, split, sums, shared) for every group of rows; the body fills `sums`
+// and stores them.
+template <class T, class Lanes, class Body>
+void reduce_gradient(const Head<T>& head, const HeadGradient<T>& grad, const Body& body) {
+  const int64_t blocks = gradient_blocks<T, Lanes>(head);
+  const int64_t size = GradientSums<T>::shared_size(head);
+  Buffer<double> shared(size * (blocks + 1));
+  for (int64_t i = 0; i < size * (blocks + 1); ++i) shared[i] = 0;
+  for_each_group<Lanes>(head, blocks, [&](Worker<T, Lanes>& worker, int64_t block, bool split) {
+    Buffer<typename Lanes::Total> sums(GradientSums<T>::size(head));
+    body(worker, split, sums.get());
+    GradientSums<T>::store(head, worker.sampler.lanes(), sums.get(), grad, &shared[size * (block + 1)]);
+  });
+  for (int64_t block = 1; block <= blocks; ++block)
+    for (int64_t i = 0; i < size; ++i) shared[i] += shared[size * block + i];
+  for (int64_t i = 0; i + 1 < size; ++i) grad.factor[i] = static_cast<T>(shared[i]);
+  *grad.temperature = static_cast<T>(shared[size - 1]);
+}
+
+template <class T, class Lanes>
+void sample_logits_backward(const Head<T>& head, const T* grad_out, const HeadGradient<T>& grad) {
+  reduce_gradient<T, Lanes>(head, grad,
+                            [&](Worker<T, Lanes>& worker, bool split, typename Lanes::Total* sums) {
+                              reduce_samples(head, worker, GivenGradientSum<T>(head, grad_out), split, sums);
+                            });
+}
+
+template <class T, class Lanes>
+void log_probs_backward(const Head<T>& head, const T* grad_out, const T* log_probs, const HeadGradient<T>& grad) {
+  using V = Vec<T>;
+  using X = typename Lanes::Total;
+  using L = lane<V>;
+  const int64_t classes = head.classes;
+  reduce_gradient<T, Lanes>(head, grad, [&](Worker<T, Lanes>& worker, bool split, X* sums) {
+    const Lanes& lanes = worker.sampler.lanes();
+    typename Lanes::View upstream(classes), result(classes);
+    upstream.bind(lanes, RowData<T>{grad_out, classes}, classes);
+    result.bind(lanes, RowData<T>{log_probs, classes}, classes);
+
+    const V minus_infinity = splat<V>(-std::numeric_limits<T>::infinity());
+    const V per_sample = splat<V>(1 / static_cast<T>(head.samples));
+    Buffer<V> weight(classes), relative_weight(classes), log_prob(classes);
+    typename L::Mask underflows{};
+    for (int64_t k = 0; k < classes; ++k) {
+      const V lp = result[k];
+      const auto possible = lp != minus_infinity;  // true for NaN
+      log_prob[k] = L::select(possible, lp, V{});
+      relative_weight[k] = L::select(possible, upstream[k] * per_sample, V{});
+      weight[k] = relative_weight[k] / exp(log_prob[k]);
+      underflows = underflows | (possible & (lp < splat<V>(kSmallestLogProbability)));
+    }
+    const LogProbGradientSum<T, false> direct(head, weight.get(), log_prob.get());
+    if (!L::any(underflows)) {
+      reduce_samples(head, worker, direct, split, sums);
+      return;
+    }
+    // Lanes may be other rows, whose results must not depend on their neighbours.
+    const LogProbGradientSum<T, true> relative(head, relative_weight.get(), log_prob.get());
+    if constexpr (Lanes::rows_per_group == 1) {
+      reduce_samples(head, worker, relative, split, sums);
+    } else {
+      Buffer<X> exact(relative.sums);
+      reduce_samples(head, worker, direct, split, sums);
+      reduce_samples(head, worker, relative, split, exact.get());
+      for (int64_t i = 0; i < relative.sums; ++i) sums[i] = L::select(underflows, exact[i], sums[i]);
+    }
+  });
+}
+
+// Rows go along the lanes where there are few samples and the transposed parameters stay in
+// the first-level cache. The choice depends on neither the number of rows nor of threads, so
+// that a row's result does not either.
+template <class T>
+bool rows_along_lanes(const Head<T>& head) {
+  constexpr int64_t kWidth = lane<Vec<T>>::width;
+  const int64_t tile_bytes = HETNET_VECTOR_BYTES * head.classes * (head.factors + 2);
+  return head.samples < kWidth || (head.samples < 4 * kWidth && tile_bytes <= 16384);
+}
+
+#define HETNET_CHOOSE_LANES(kernel, head, ...)         \
+  rows_along_lanes(head) ? kernel<T, RowLanes<T>>(head, __VA_ARGS__) : kernel<T, SampleLanes<T>>(head, __VA_ARGS__)
+
+template <class T>
+Kernels<T> kernel_table() {
+  return {
+      [](const Head<T>& head, T* out) { HETNET_CHOOSE_LANES(sample_logits, head, out); },
+      [](const Head<T>& head, const T* grad_out, const HeadGradient<T>& grad) {
+        HETNET_CHOOSE_LANES(sample_logits_backward, head, grad_out, grad);
+      },
+      [](const Head<T>& head, T* out) { HETNET_CHOOSE_LANES(log_probs, head, out); },
+      [](const Head<T>& head, const T* grad_out, const T* lp, const HeadGradient<T>& grad) {
+        HETNET_CHOOSE_LANES(log_probs_backward, head, grad_out, lp, grad);
+      },
+      [](const Head<T>& head, T* mean, T* variance, T* entropy) {
+        HETNET_CHOOSE_LANES(statistics, head, mean, variance, entropy);
+      },
+  };
+}
+
+#undef HETNET_CHOOSE_LANES
+
+}  // namespace HETNET_CPU_NAMESPACE
+}  // namespace hetnet

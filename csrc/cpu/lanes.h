@@ -1,0 +1,146 @@
+// What the vector lanes stand for: samples of one row, or rows at one sample.
+//
+// Samples along the lanes need no data movement, but waste lanes where there are few
+// samples; rows along the lanes need the rows' parameters transposed once. Both give the
+// same normals to the same (row, sample, dimension).
+//
+// `Total` is what a sum over all samples of one row group becomes: a number a row. It is
+// a double where a group is one row, and a vector where each lane is a row.
+#pragma once
+
+#include "head.h"
+#include "noise.h"
+
+namespace hetnet {
+namespace HETNET_CPU_NAMESPACE {
+
+// An array that is aligned for vectors and has at least one element.
+template <class E>
+class Buffer {
+ public:
+  explicit Buffer(int64_t size)
+      : data_(static_cast<E*>(
+            ::operator new(sizeof(E) * static_cast<std::size_t>(size > 0 ? size : 1), std::align_val_t(64)))) {}
+  ~Buffer() { ::operator delete(data_, std::align_val_t(64)); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  E* get() const { return data_; }
+  E& operator[](int64_t i) const { return data_[i]; }
+
+ private:
+  E* data_;
+};
+
+template <class T>
+struct SampleLanes {
+  using V = Vec<T>;
+  using Total = double;
+  static constexpr int64_t rows_per_group = 1;
+  static constexpr int64_t samples_per_draw = lane<V>::width;
+
+  int64_t row;
+
+  SampleLanes(const Head<T>&, int64_t group) : row(group) {}
+
+  StreamPosition<T> position(const Head<T>& head, int64_t sample) const {
+    const uint64_t stream_row = static_cast<uint64_t>(head.row_offset + row);
+    return {Words<T>::sequence_low(static_cast<uint64_t>(sample)), Words<T>::splat(static_cast<uint32_t>(stream_row)),
+            Words<T>::splat(static_cast<uint32_t>(stream_row >> 32))};
+  }
+  // The lanes whose sample exists.
+  typename lane<V>::Mask valid(const Head<T>& head, int64_t sample) const {
+    const int64_t left = head.samples - sample;
+    const int32_t count = left < lane<V>::width ? static_cast<int32_t>(left) : lane<V>::width;
+    return lane<V>::iota() < count;
+  }
+
+  // Numbers of this row, as vectors.
+  class View {
+   public:
+    explicit View(int64_t) {}
+    void bind(const SampleLanes& lanes, RowData<T> rows, int64_t) { data_ = rows.data + lanes.row * rows.row_stride; }
+    HETNET_INLINE V operator[](int64_t i) const { return splat<V>(data_[i]); }
+
+   private:
+    const T* data_ = nullptr;
+  };
+
+  // out[sample][row][k] for every sample of a draw, and back.
+  void scatter(const Head<T>& head, int64_t sample, int64_t k, V value, T* out) const {
+    for (int64_t l = 0; l < lane<V>::width && sample + l < head.samples; ++l)
+      out[((sample + l) * head.rows + row) * head.classes + k] = value[l];
+  }
+  V gather(const Head<T>& head, int64_t sample, int64_t k, const T* in) const {
+    V value{};
+    for (int64_t l = 0; l < lane<V>::width && sample + l < head.samples; ++l)
+      value[l] = in[((sample + l) * head.rows + row) * head.classes + k];
+    return value;
+  }
+
+  void put(T* out, int64_t row_size, int64_t i, Total value) const { out[row * row_size + i] = static_cast<T>(value); }
+  V spread(Total value) const { return splat<V>(static_cast<T>(value)); }
+  Total total(V same_on_all_lanes) const { return same_on_all_lanes[0]; }
+  double sum_over_rows(Total value) const { return value; }
+};
+
+template <class T>
+struct RowLanes {
+  using V = Vec<T>;
+  using Total = V;
+  static constexpr int64_t rows_per_group = lane<V>::width;
+  static constexpr int64_t samples_per_draw = 1;
+
+  int64_t first, count;  // lanes from `count` on repeat the last row, and are not stored
+
+  RowLanes(const Head<T>& head, int64_t group) : first(group * lane<V>::width) {
+    const int64_t left = head.rows - first;
+    count = left < lane<V>::width ? left : lane<V>::width;
+  }
+  int64_t row(int64_t l) const { return first + (l < count ? l : count - 1); }
+
+  StreamPosition<T> position(const Head<T>& head, int64_t sample) const {
+    const uint64_t stream_row = static_cast<uint64_t>(head.row_offset + first);
+    return {Words<T>::splat(static_cast<uint32_t>(sample)), Words<T>::sequence_low(stream_row),
+            Words<T>::sequence_high(stream_row)};
+  }
+  typename lane<V>::Mask valid(const Head<T>&, int64_t) const { return lane<V>::iota() >= 0; }
+
+  class View {
+   public:
+    explicit View(int64_t size) : tile_(size) {}
+    void bind(const RowLanes& lanes, RowData<T> rows, int64_t size) {
+      T* tile = reinterpret_cast<T*>(tile_.get());
+      for (int64_t l = 0; l < lane<V>::width; ++l) {
+        const T* data = rows.data + lanes.row(l) * rows.row_stride;
+        for (int64_t i = 0; i < size; ++i) tile[i * lane<V>::width + l] = data[i];
+      }
+    }
+    HETNET_INLINE V operator[](int64_t i) const { return tile_[i]; }
+
+   private:
+    Buffer<V> tile_;
+  };
+
+  void scatter(const Head<T>& head, int64_t sample, int64_t k, V value, T* out) const {
+    put(out + sample * head.rows * head.classes, head.classes, k, value);
+  }
+  V gather(const Head<T>& head, int64_t sample, int64_t k, const T* in) const {
+    V value{};
+    for (int64_t l = 0; l < count; ++l) value[l] = in[(sample * head.rows + first + l) * head.classes + k];
+    return value;
+  }
+
+  void put(T* out, int64_t row_size, int64_t i, Total value) const {
+    for (int64_t l = 0; l < count; ++l) out[(first + l) * row_size + i] = value[l];
+  }
+  V spread(Total value) const { return value; }
+  Total total(V value) const { return value; }
+  double sum_over_rows(Total value) const {
+    double sum = 0;
+    for (int64_t l = 0; l < count; ++l) sum += value[l];
+    return sum;
+  }
+};
+
+}  // namespace HETNET_CPU_NAMESPACE
+}  // namespace hetnet

@@ -1,0 +1,169 @@
+"""The operators of a heteroscedastic classification head.
+
+For a row with location mu (K classes), scale d and covariance factor F (K x R factors), a
+sample of the noisy logits is
+
+    u_s = (mu + d * eps_s + F (f * eta_s)) / T,    eps_s ~ N(0, I_K), eta_s ~ N(0, I_R)
+
+(Collier et al., "Correlated input-dependent label noise in large-scale image
+classification", CVPR 2021, section 3). The noise of a sample is a pure function of the seed,
+the row, the sample and the dimension (docs/noise.md), so the operators of one seed see the
+same samples, and the first 100 samples of 800 are the samples of 100.
+
+All operators share these arguments:
+
+``loc``, ``scale``
+    (..., K), K >= 2. float32 or float64; float16 and bfloat16 are computed in float32.
+``cov_factor``
+    (..., K, R) with a factor for each row; or (K, R), shared by all rows; or None.
+``factor_scale``
+    (..., R), multiplies the columns of ``cov_factor``; or None.
+``num_samples``
+    S, at least 1.
+``temperature``
+    T > 0, a float or a tensor of shape ().
+``seed``, ``row_offset``
+    An int, with the position in the data set of the first row; or an int64 tensor of shape
+    (2,) that holds both. Without it, a seed is drawn from ``generator``, or from the global
+    generator of the device, so that ``torch.manual_seed`` reproduces a run.
+
+They raise ``ValueError`` and ``TypeError`` that name the argument. A ``loc`` of -inf masks a
+class: probability 0, gradient 0. NaN or +inf make their own row NaN.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import reference
+from ._arguments import prepare
+
+if TYPE_CHECKING:
+    from ._arguments import Head
+
+__all__ = ["McStatistics", "mc_log_probs", "mc_statistics", "sample_logits"]
+
+_BACKENDS = ("native", "reference")
+_backend = os.environ.get("HETNET_BACKEND", "native")
+if _backend not in _BACKENDS:
+    raise ImportError(f"HETNET_BACKEND: expected one of {', '.join(_BACKENDS)}, got {_backend!r}")
+if _backend == "native":
+    from . import ops
+
+
+class McStatistics(NamedTuple):
+    """Monte-Carlo statistics of the class probabilities over the samples."""
+
+    mean: Tensor
+    """(..., K) mean probabilities."""
+    variance: Tensor
+    """(..., K) variance of the probabilities: the mean squared distance from their mean."""
+    expected_entropy: Tensor
+    """(...) mean entropy of the samples, in nats: the aleatoric uncertainty."""
+    num_samples: int
+    """Number of samples, S."""
+
+
+def sample_logits(
+    loc: Tensor,
+    scale: Tensor,
+    cov_factor: Tensor | None = None,
+    factor_scale: Tensor | None = None,
+    *,
+    num_samples: int = 1,
+    temperature: float | Tensor = 1.0,
+    seed: int | Tensor | None = None,
+    row_offset: int = 0,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Draws samples of the noisy logits over the temperature. Differentiable.
+
+    Returns:
+        (S, ..., K), in float32 or float64.
+    """
+    head, batch = prepare(
+        loc, scale, cov_factor, factor_scale, num_samples=num_samples, temperature=temperature, seed=seed,
+        row_offset=row_offset, generator=generator,
+    )  # fmt: skip
+    if _backend == "reference":
+        logits = reference.sample_logits_of(head)
+    else:
+        _check_device(head)
+        logits = ops.SampleLogits.apply(*head)
+    return logits if len(batch) == 1 else logits.reshape(head.num_samples, *batch, loc.shape[-1])
+
+
+def mc_log_probs(
+    loc: Tensor,
+    scale: Tensor,
+    cov_factor: Tensor | None = None,
+    factor_scale: Tensor | None = None,
+    *,
+    num_samples: int,
+    temperature: float | Tensor = 1.0,
+    seed: int | Tensor | None = None,
+    row_offset: int = 0,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Log of the softmax averaged over the samples, for ``F.nll_loss``. Differentiable.
+
+    It stays finite, with finite gradients, where a class's probability underflows in every
+    sample. Neither it nor its backward holds anything of the size of the samples.
+
+    Returns:
+        (..., K) log-probabilities, in float32 or float64.
+    """
+    head, batch = prepare(
+        loc, scale, cov_factor, factor_scale, num_samples=num_samples, temperature=temperature, seed=seed,
+        row_offset=row_offset, generator=generator,
+    )  # fmt: skip
+    if _backend == "reference":
+        log_probs = reference.log_probs_of(head)
+    else:
+        _check_device(head)
+        log_probs = ops.McLogProbs.apply(*head)
+    return log_probs if len(batch) == 1 else log_probs.reshape(loc.shape)
+
+
+@torch.no_grad()
+def mc_statistics(
+    loc: Tensor,
+    scale: Tensor,
+    cov_factor: Tensor | None = None,
+    factor_scale: Tensor | None = None,
+    *,
+    num_samples: int,
+    temperature: float | Tensor = 1.0,
+    seed: int | Tensor | None = None,
+    row_offset: int = 0,
+    generator: torch.Generator | None = None,
+) -> McStatistics:
+    """Mean, variance and expected entropy of the class probabilities. Not differentiable.
+
+    Returns:
+        :class:`McStatistics`, its tensors in float32 or float64.
+    """
+    head, batch = prepare(
+        loc, scale, cov_factor, factor_scale, num_samples=num_samples, temperature=temperature, seed=seed,
+        row_offset=row_offset, generator=generator,
+    )  # fmt: skip
+    if _backend == "reference":
+        mean, variance, entropy = reference.statistics_of(head)
+    else:
+        _check_device(head)
+        mean, variance, entropy = torch.ops.hetnet_ext.mc_statistics(*head)
+    if len(batch) != 1:
+        mean, variance, entropy = mean.reshape(loc.shape), variance.reshape(loc.shape), entropy.reshape(batch)
+    return McStatistics(mean, variance, entropy, head.num_samples)
+
+
+def _check_device(head: Head) -> None:
+    if head.loc.device.type not in ("cpu", "meta"):
+        raise ValueError(
+            f"loc: expected device cpu, got {head.loc.device}: this build has no kernels for it "
+            "(HETNET_BACKEND=reference runs on every device)"
+        )

@@ -1,0 +1,156 @@
+"""Every operator in plain PyTorch: the oracle of the tests and the baseline of the benchmarks.
+
+Same signatures and the same noise as :mod:`hetnet_ext.functional`, on any device, and
+differentiable as often as one likes. It materialises the samples, and is meant to be read.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ._arguments import Head, prepare
+
+_LOW_WORD = 0xFFFFFFFF
+# Rows whose samples are held at a time hold at most this many normals.
+_NORMALS_AT_ONCE = 1 << 22
+
+
+def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> list[Tensor]:
+    """Philox4x32-10 on 32-bit words held in int64 (Salmon et al., SC 2011)."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57  # the low 64 bits are right whatever the sign
+        c0, c1, c2, c3 = (
+            (p1 >> 32 & _LOW_WORD) ^ c1 ^ k0,
+            p1 & _LOW_WORD,
+            (p0 >> 32 & _LOW_WORD) ^ c3 ^ k1,
+            p0 & _LOW_WORD,
+        )
+        k0, k1 = k0 + 0x9E3779B9 & _LOW_WORD, k1 + 0xBB67AE85 & _LOW_WORD
+    return [c0, c1, c2, c3]
+
+
+def standard_normals(seed: Tensor, num_samples: int, rows: int, dimensions: int, dtype: torch.dtype) -> Tensor:
+    """The noise of docs/noise.md, (S, B, dimensions)."""
+    integers = {"dtype": torch.int64, "device": seed.device}
+    row = (seed[1] + torch.arange(rows, **integers))[:, None]
+    sample = torch.arange(num_samples, **integers)[:, None, None]
+    block = torch.arange((dimensions + 3) // 4, **integers)
+    counter = torch.broadcast_tensors(block, sample, row & _LOW_WORD, row >> 32 & _LOW_WORD)
+    words = philox(counter, (seed[0] & _LOW_WORD, seed[0] >> 32 & _LOW_WORD))
+    pairs = [box_muller(words[0], words[1], dtype), box_muller(words[2], words[3], dtype)]
+    return torch.stack([*pairs[0], *pairs[1]], -1).flatten(-2)[..., :dimensions]
+
+
+def box_muller(radius_word: Tensor, angle_word: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Two independent standard normals from two words. The uniforms are float32 numbers in every dtype."""
+    u = (radius_word >> 1).to(torch.float32) * 2.0**-31 + 2.0**-32
+    signed = torch.where(angle_word >= 2**31, angle_word - 2**32, angle_word)
+    t = signed.to(torch.float32) * 2.0**-32
+    radius = torch.sqrt(-2 * torch.log(u.to(dtype)))
+    angle = math.pi * t.to(dtype)
+    mirror = 1 - 2 * (radius_word & 1).to(dtype)
+    return mirror * radius * torch.cos(angle), radius * torch.sin(angle)
+
+
+def sample_logits_of(head: Head) -> Tensor:
+    return _utilities(head).masked_fill(_masked(head), -math.inf)
+
+
+def log_probs_of(head: Head) -> Tensor:
+    masked = _masked(head)
+    log_probs = F.log_softmax(sample_logits_of(head), -1)
+    averaged = torch.logsumexp(log_probs.masked_fill(masked, 0), 0) - math.log(head.num_samples)
+    return averaged.masked_fill(masked, -math.inf)
+
+
+def statistics_of(head: Head) -> tuple[Tensor, Tensor, Tensor]:
+    rows, classes = head.loc.shape
+    factors = 0 if head.cov_factor is None else head.cov_factor.shape[-1]
+    step = max(1, _NORMALS_AT_ONCE // (head.num_samples * (classes + factors)))
+    parts = [_statistics(_rows(head, start, min(start + step, rows))) for start in range(0, max(rows, 1), step)]
+    mean, variance, entropy = (torch.cat(column) for column in zip(*parts, strict=True))
+    return mean, variance, entropy
+
+
+def _statistics(head: Head) -> tuple[Tensor, Tensor, Tensor]:
+    log_probs = F.log_softmax(sample_logits_of(head), -1)
+    probs = log_probs.exp()
+    entropy = -(probs * log_probs.masked_fill(probs == 0, 0)).sum(-1)
+    return probs.mean(0), probs.var(0, correction=0), entropy.mean(0)
+
+
+def _rows(head: Head, start: int, stop: int) -> Head:
+    """The head of some of the rows, with their own noise."""
+    cov_factor, factor_scale = head.cov_factor, head.factor_scale
+    return head._replace(
+        loc=head.loc[start:stop],
+        scale=head.scale[start:stop],
+        cov_factor=cov_factor if cov_factor is None or cov_factor.dim() == 2 else cov_factor[start:stop],
+        factor_scale=factor_scale if factor_scale is None else factor_scale[start:stop],
+        seed=torch.stack((head.seed[0], head.seed[1] + start)),
+    )
+
+
+def _masked(head: Head) -> Tensor:
+    return torch.isneginf(head.loc)
+
+
+def _utilities(head: Head) -> Tensor:
+    """Noisy logits over the temperature, those of masked classes replaced by something finite."""
+    rows, classes = head.loc.shape
+    factors = 0 if head.cov_factor is None else head.cov_factor.shape[-1]
+    noise = standard_normals(head.seed, head.num_samples, rows, classes + factors, head.loc.dtype)
+    eps, eta = noise[..., :classes], noise[..., classes:]
+    utilities = head.loc.masked_fill(_masked(head), 0) + head.scale * eps
+    if head.cov_factor is not None:
+        if head.factor_scale is not None:
+            eta = eta * head.factor_scale
+        formula = "kr,sbr->sbk" if head.cov_factor.dim() == 2 else "bkr,sbr->sbk"
+        utilities = utilities + torch.einsum(formula, head.cov_factor, eta)
+    return utilities / head.temperature
+
+
+def sample_logits(
+    loc: Tensor,
+    scale: Tensor,
+    cov_factor: Tensor | None = None,
+    factor_scale: Tensor | None = None,
+    *,
+    num_samples: int = 1,
+    temperature: float | Tensor = 1.0,
+    seed: int | Tensor | None = None,
+    row_offset: int = 0,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """See :func:`hetnet_ext.functional.sample_logits`."""
+    head, batch = prepare(
+        loc, scale, cov_factor, factor_scale, num_samples=num_samples, temperature=temperature, seed=seed,
+        row_offset=row_offset, generator=generator,
+    )  # fmt: skip
+    return sample_logits_of(head).reshape(head.num_samples, *batch, loc.shape[-1])
+
+
+def mc_log_probs(
+    loc: Tensor,
+    scale: Tensor,
+    cov_factor: Tensor | None = None,
+    factor_scale: Tensor | None = None,
+    *,
+    num_samples: int,
+    temperature: float | Tensor = 1.0,
+    seed: int | Tensor | None = None,
+    row_offset: int = 0,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """See :func:`hetnet_ext.functional.mc_log_probs`."""
+    head, batch = prepare(
+        loc, scale, cov_factor, factor_scale, num_samples=num_samples, temperature=temperature, seed=seed,
+        row_offset=row_offset, generator=generator,
+    )  # fmt: skip
+    return log_probs_of(head).reshape(loc.shape)
