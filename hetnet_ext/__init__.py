@@ -1,1 +1,27 @@
-from . import functional
+"""Fast, small and exact heteroscedastic classification heads (Het-Nets) for PyTorch."""
+
+from importlib.metadata import version
+
+from . import _library, data, functional, models, plotting, reference
+from .layers import HeadParameters, HeteroscedasticLayer
+from .method import het_net
+from .quantification import AleatoricDecomposition, quantify
+from .representation import HetNetRepresentation, HetNetRepresenter, representer
+
+__version__ = version("hetnet_ext")
+
+__all__ = [
+    "AleatoricDecomposition",
+    "HeadParameters",
+    "HetNetRepresentation",
+    "HetNetRepresenter",
+    "HeteroscedasticLayer",
+    "data",
+    "functional",
+    "het_net",
+    "models",
+    "plotting",
+    "quantify",
+    "reference",
+    "representer",
+]

@@ -1,0 +1,177 @@
+"""The heteroscedastic classification head as a layer."""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from . import functional
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["HeadParameters", "HeteroscedasticLayer"]
+
+
+class HeadParameters(NamedTuple):
+    """What the head computes from features: the first arguments of the operators in :mod:`hetnet_ext.functional`."""
+
+    loc: Tensor
+    """(..., K)"""
+    scale: Tensor
+    """(..., K), positive"""
+    cov_factor: Tensor | None
+    """(..., K, R), or (K, R) where the layer is parameter-efficient, or None where R = 0"""
+    factor_scale: Tensor | None
+    """(..., R) where the layer is parameter-efficient, else None"""
+
+
+class HeadCall(NamedTuple):
+    """A call of a layer whose noise was left out: see :func:`noise_free`."""
+
+    layer: HeteroscedasticLayer
+    parameters: HeadParameters
+
+
+_calls: ContextVar[list[HeadCall] | None] = ContextVar("hetnet_ext_calls", default=None)
+
+
+@contextmanager
+def noise_free() -> Iterator[list[HeadCall]]:
+    """Makes every layer return its ``loc``, and records the calls."""
+    calls: list[HeadCall] = []
+    token = _calls.set(calls)
+    try:
+        yield calls
+    finally:
+        _calls.reset(token)
+
+
+class HeteroscedasticLayer(nn.Module):
+    """Linear classification head with learnable, input-dependent Gaussian noise on its logits.
+
+    The noise has the covariance diag(scale^2) + F F^T, with F of ``num_factors`` columns
+    (Collier et al., "Correlated input-dependent label noise in large-scale image
+    classification", CVPR 2021, section 3; the parameter-efficient form is that of section 3.2).
+
+    Drop-in for the layer of the same name in ``probly.layers.torch``: same arguments,
+    attributes, initialisation and ``state_dict``.
+
+    Args:
+        in_features: Size of the features, D.
+        num_classes: Number of classes, K, at least 2.
+        num_factors: Rank of the low-rank part of the covariance, R. 0 leaves the diagonal.
+        temperature: Divides the noisy logits; above 0.
+        is_parameter_efficient: One K x R factor matrix for all inputs, whose columns are
+            scaled for each input, instead of a matrix for each input.
+        device: Device of the parameters.
+        dtype: Type of the parameters.
+
+    Attributes:
+        training_samples: Number of samples S of a forward pass. 1 (the default) returns one
+            noisy draw of the logits over the temperature; S > 1 returns the log of the
+            softmax averaged over S draws, for ``F.nll_loss``.
+        temperature: A float, or a parameter of shape () to train it.
+
+    Shape:
+        Input (..., D); output (..., K), in float32 or float64.
+
+    Raises:
+        ValueError: An argument is out of its range.
+    """
+
+    __constants__ = ("in_features", "is_parameter_efficient", "num_classes", "num_factors")
+
+    in_features: int
+    num_classes: int
+    num_factors: int
+    temperature: float | Tensor
+    is_parameter_efficient: bool
+    training_samples: int
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        num_factors: int = 15,
+        temperature: float = 1.0,
+        is_parameter_efficient: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        for name, value, least in (("in_features", in_features, 1), ("num_classes", num_classes, 2),
+                                   ("num_factors", num_factors, 0)):  # fmt: skip
+            if value < least:
+                raise ValueError(f"{name}: expected at least {least}, got {value}")
+        if not (temperature > 0 and math.isfinite(temperature)):
+            raise ValueError(f"temperature: expected a finite value above 0, got {temperature}")
+        self.in_features = in_features
+        self.num_classes = num_classes
+        self.num_factors = num_factors
+        self.temperature = temperature
+        self.is_parameter_efficient = is_parameter_efficient
+        self.training_samples = 1
+
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.mu_layer = nn.Linear(in_features, num_classes, **factory)
+        self.diag_layer = nn.Linear(in_features, num_classes, **factory)
+        self.v_layer: nn.Linear | None = None
+        if num_factors > 0:
+            outputs = num_factors if is_parameter_efficient else num_classes * num_factors
+            self.v_layer = nn.Linear(in_features, outputs, **factory)
+            if is_parameter_efficient:
+                self.V_matrix = nn.Parameter(torch.empty(num_classes, num_factors, **factory))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws the weights anew: Xavier, a scale near 1, no other biases."""
+        nn.init.xavier_uniform_(self.mu_layer.weight)
+        nn.init.zeros_(self.mu_layer.bias)
+        nn.init.xavier_uniform_(self.diag_layer.weight)
+        nn.init.constant_(self.diag_layer.bias, math.log(math.e - 1))  # softplus of it is 1
+        if self.v_layer is not None:
+            nn.init.xavier_uniform_(self.v_layer.weight)
+            nn.init.zeros_(self.v_layer.bias)
+            if self.is_parameter_efficient:
+                nn.init.xavier_normal_(self.V_matrix)
+
+    def head_parameters(self, x: Tensor) -> HeadParameters:
+        """The location, scale and factor of the logits' distribution, for the operators of ``functional``.
+
+        Args:
+            x: Features, (..., D).
+        """
+        if x.shape[-1:] != (self.in_features,):
+            raise ValueError(f"x: expected shape (..., {self.in_features}), got {tuple(x.shape)}")
+        loc, scale = self.mu_layer(x), F.softplus(self.diag_layer(x))
+        if self.v_layer is None:
+            return HeadParameters(loc, scale, None, None)
+        v = self.v_layer(x)
+        if self.is_parameter_efficient:
+            return HeadParameters(loc, scale, self.V_matrix, v)
+        return HeadParameters(loc, scale, v.unflatten(-1, (self.num_classes, self.num_factors)), None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """See the class."""
+        parameters = self.head_parameters(x)
+        if not torch.compiler.is_compiling():
+            calls = _calls.get()
+            if calls is not None:
+                calls.append(HeadCall(self, parameters))
+                return parameters.loc
+        if self.training_samples == 1:
+            return functional.sample_logits(*parameters, num_samples=1, temperature=self.temperature).squeeze(0)
+        return functional.mc_log_probs(*parameters, num_samples=self.training_samples, temperature=self.temperature)
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, num_classes={self.num_classes}, num_factors={self.num_factors}, "
+            f"temperature={float(self.temperature):g}, is_parameter_efficient={self.is_parameter_efficient}"
+        )
