@@ -53,9 +53,10 @@ def box_muller(radius_word: Tensor, angle_word: Tensor, dtype: torch.dtype) -> t
     signed = torch.where(angle_word >= 2**31, angle_word - 2**32, angle_word)
     t = signed.to(torch.float32) * 2.0**-32
     radius = torch.sqrt(-2 * torch.log(u.to(dtype)))
-    angle = math.pi * t.to(dtype)
+    t = t.to(dtype)
+    cosine = torch.sin(math.pi * (0.5 - t.abs()))  # keeps its digits near its zeros at 1/2
     mirror = 1 - 2 * (radius_word & 1).to(dtype)
-    return mirror * radius * torch.cos(angle), radius * torch.sin(angle)
+    return mirror * radius * cosine, radius * torch.sin(math.pi * t)
 
 
 def sample_logits_of(head: Head) -> Tensor:

@@ -107,7 +107,12 @@ HETNET_INLINE V sinpi(V t) {
 template <class V>
 HETNET_INLINE V cospi(V t) {
   using S = typename lane<V>::Scalar;
-  const V zero_factor = lane<V>::fmadd(splat<V>(S(-4)) * t, t, splat<V>(S(1)));
+  const V twice = t + t;
+#if defined(HETNET_FMA)
+  const V zero_factor = lane<V>::fmadd(-twice, twice, splat<V>(S(1)));
+#else
+  const V zero_factor = (splat<V>(S(1)) - twice) * (splat<V>(S(1)) + twice);
+#endif
   return zero_factor * polynomial(t * t, Coefficients<S>::cospi);
 }
 
