@@ -73,9 +73,9 @@ def prepare(
         rows = batch.numel()
         loc, scale = loc.reshape(rows, classes), scale.reshape(rows, classes)
         if cov_factor is not None and cov_factor.dim() > 2:
-            cov_factor = cov_factor.reshape(rows, classes, -1)
+            cov_factor = cov_factor.reshape(rows, classes, cov_factor.shape[-1])
         if factor_scale is not None:
-            factor_scale = factor_scale.reshape(rows, -1)
+            factor_scale = factor_scale.reshape(rows, factor_scale.shape[-1])
     temperature = _check_temperature(temperature, loc)
     return Head(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples), batch
 

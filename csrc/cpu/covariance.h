@@ -34,6 +34,8 @@ class Sampler {
         factor_scale_(head.factor_scale ? head.factors : 0),
         noise_(head.classes + head.factors + 3),
         scaled_eta_(head.factor_scale ? head.factors : 0),
+        mean_high_(head.classes),
+        mean_low_(head.classes),
         utility_(head.classes) {
     bind(lanes);
   }
@@ -43,6 +45,12 @@ class Sampler {
     lanes_ = lanes;
     loc_.bind(lanes, head_.loc, head_.classes);
     scale_.bind(lanes, head_.scale, head_.classes);
+    const V temperature = splat<V>(head_.temperature);
+    for (int64_t k = 0; k < head_.classes; ++k) {
+      mean_high_[k] = loc_[k] / temperature;
+      const V low = lane<V>::fmadd(-mean_high_[k], temperature, loc_[k]) / temperature;
+      mean_low_[k] = lane<V>::select(low == low, low, V{});  // NaN where the location is infinite
+    }
     if (head_.factors > 0) factor_.bind(lanes, head_.factor, head_.classes * head_.factors);
     if (head_.factor_scale) factor_scale_.bind(lanes, head_.factor_scale, head_.factors);
   }
@@ -67,25 +75,22 @@ class Sampler {
     return {noise_.get(), eta, scaled_eta, utility_.get(), lanes_.valid(head_, sample), sample};
   }
 
-  // The utilities without noise.
-  const V* mean_utility() {
-    const V inverse_temperature = splat<V>(1 / head_.temperature);
-    for (int64_t k = 0; k < head_.classes; ++k) utility_[k] = loc_[k] * inverse_temperature;
-    return utility_.get();
-  }
-
   HETNET_INLINE V factor(int64_t k, int64_t r) const { return factor_[k * head_.factors + r]; }
 
  private:
+  // The noise is summed on its own before it meets the location, which may be much larger, and
+  // the location over the temperature is kept in two parts: so the only rounding in the
+  // utility's last place is that of one sum, which differs from sample to sample.
   template <int kClasses>
   HETNET_INLINE void combine(int64_t k, const V* __restrict eta) {
     using L = lane<V>;
-    V sum[kClasses];
-    for (int j = 0; j < kClasses; ++j) sum[j] = L::fmadd(scale_[k + j], noise_[k + j], loc_[k + j]);
+    V noise[kClasses];
+    for (int j = 0; j < kClasses; ++j) noise[j] = scale_[k + j] * noise_[k + j];
     for (int64_t r = 0; r < head_.factors; ++r)
-      for (int j = 0; j < kClasses; ++j) sum[j] = L::fmadd(factor(k + j, r), eta[r], sum[j]);
+      for (int j = 0; j < kClasses; ++j) noise[j] = L::fmadd(factor(k + j, r), eta[r], noise[j]);
     const V inverse_temperature = splat<V>(1 / head_.temperature);
-    for (int j = 0; j < kClasses; ++j) utility_[k + j] = sum[j] * inverse_temperature;
+    for (int j = 0; j < kClasses; ++j)
+      utility_[k + j] = L::fmadd(noise[j], inverse_temperature, mean_low_[k + j]) + mean_high_[k + j];
   }
 
   const Head<T>& head_;
@@ -93,6 +98,7 @@ class Sampler {
   typename Lanes::View loc_, scale_, factor_, factor_scale_;
   Buffer<V> noise_;  // eps, then eta
   Buffer<V> scaled_eta_;
+  Buffer<V> mean_high_, mean_low_;  // location over temperature: rounded, and what that left
   Buffer<V> utility_;
 };
 
@@ -107,9 +113,11 @@ struct GradientSums {
   }
 
   // `delta` is the gradient of this draw's utilities; `scratch` has room for the factors.
+  // The temperature's gradient is that of utilities from `origin` on: where `delta` sums to
+  // zero, an origin near the large utilities spares it cancellation.
   template <class Lanes>
   static void add(const Head<T>& head, const Sampler<T, Lanes>& sampler, const Draw<T>& draw,
-                  const V* __restrict delta, V* __restrict scratch, V* __restrict sums) {
+                  const V* __restrict delta, V origin, V* __restrict scratch, V* __restrict sums) {
     using L = lane<V>;
     const int64_t classes = head.classes, factors = head.factors;
     V* loc = sums;
@@ -118,13 +126,15 @@ struct GradientSums {
     V* factor_scale = factor + classes * factors;
     V* temperature = sums + size(head) - 1;
 
+    V along_utility{};  // summed here first: a long sum in one place would round more
     for (int64_t k = 0; k < classes; ++k) {
       loc[k] += delta[k];
       scale[k] = L::fmadd(delta[k], draw.eps[k], scale[k]);
       // a masked class has utility -inf and gradient 0
-      const V utility = L::maximum(splat<V>(std::numeric_limits<T>::lowest()), draw.utility[k]);
-      *temperature = L::fmadd(delta[k], utility, *temperature);
+      const V utility = L::maximum(splat<V>(std::numeric_limits<T>::lowest()), draw.utility[k] - origin);
+      along_utility = L::fmadd(delta[k], utility, along_utility);
     }
+    *temperature += along_utility;
     for (int64_t k = 0; k < classes; ++k)
       for (int64_t r = 0; r < factors; ++r)
         factor[k * factors + r] = L::fmadd(delta[k], draw.scaled_eta[r], factor[k * factors + r]);
@@ -144,7 +154,7 @@ struct GradientSums {
                     const HeadGradient<T>& grad, double* shared) {
     const int64_t classes = head.classes, factors = head.factors;
     using X = typename Lanes::Total;
-    const X inverse_temperature = splat<X>(1 / head.temperature);
+    const X inverse_temperature = splat<X>(1) / splat<X>(head.temperature);
     for (int64_t k = 0; k < classes; ++k) lanes.put(grad.loc, classes, k, *sums++ * inverse_temperature);
     for (int64_t k = 0; k < classes; ++k) lanes.put(grad.scale, classes, k, *sums++ * inverse_temperature);
     for (int64_t i = 0; i < classes * factors; ++i) {

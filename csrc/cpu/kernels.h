@@ -33,13 +33,6 @@ inline int64_t grain(int64_t nanoseconds_each) {
   return nanoseconds_each < kGrainNanoseconds ? kGrainNanoseconds / nanoseconds_each : 1;
 }
 
-template <class V>
-void clear(V* totals, int64_t sums, int64_t maxima) {
-  using S = typename lane<V>::Scalar;
-  for (int64_t i = 0; i < sums; ++i) totals[i] = V{};
-  for (int64_t i = 0; i < maxima; ++i) totals[sums + i] = splat<V>(-std::numeric_limits<S>::infinity());
-}
-
 // One thread's state: a sampler, and vectors to reduce into.
 template <class T, class Lanes>
 struct Worker {
@@ -49,60 +42,61 @@ struct Worker {
 
   Worker(const Head<T>& head, const Lanes& lanes) : sampler(head, lanes), scratch(scratch_size(head)) {}
 
+  // Adds samples begin .. end-1 of the worker's group of rows, and collapses them to totals.
   template <class Reduction>
-  void reduce(const Reduction& reduction, int64_t begin, int64_t end, V* totals) {
+  void reduce(const Reduction& reduction, int64_t begin, int64_t end, V* vectors, typename Lanes::Total* totals) {
+    reduction.clear(vectors);
     for (int64_t s = begin; s < end; s += Lanes::samples_per_draw)
-      reduction.add(sampler, sampler.draw(s), scratch.get(), totals);
+      reduction.add(sampler, sampler.draw(s), scratch.get(), vectors);
+    reduction.collapse(vectors, end - begin, totals);
   }
 };
 
-// Reduces all samples of the worker's group of rows. With `split` the threads share them.
+// Reduces all samples of the worker's group of rows to `totals`.
 template <class T, class Reduction>
 void reduce_samples(const Head<T>& head, Worker<T, RowLanes<T>>& worker, const Reduction& reduction, bool /*split*/,
                     Vec<T>* totals) {
-  clear(totals, reduction.sums, reduction.maxima);
-  worker.reduce(reduction, 0, head.samples, totals);
+  Buffer<Vec<T>> vectors(reduction.vectors());
+  worker.reduce(reduction, 0, head.samples, vectors.get(), totals);
 }
 
+// With `split` the threads share the samples.
 template <class T, class Reduction>
 void reduce_samples(const Head<T>& head, Worker<T, SampleLanes<T>>& worker, const Reduction& reduction, bool split,
                     double* totals) {
-  using V = Vec<T>;
-  const int64_t sums = reduction.sums, size = reduction.sums + reduction.maxima;
   const int64_t chunks = (head.samples + kChunk - 1) / kChunk;
-  clear(totals, sums, reduction.maxima);
-
-  const auto reduce_chunk = [&](Worker<T, SampleLanes<T>>& w, int64_t chunk, V* vectors, double* out) {
+  const auto reduce_chunk = [&](Worker<T, SampleLanes<T>>& w, int64_t chunk, Vec<T>* vectors, double* chunk_totals) {
     const int64_t begin = chunk * kChunk;
     const int64_t end = begin + kChunk < head.samples ? begin + kChunk : head.samples;
-    clear(vectors, sums, reduction.maxima);
-    w.reduce(reduction, begin, end, vectors);
-    for (int64_t i = 0; i < sums; ++i) out[i] = lane<V>::sum(vectors[i]);
-    for (int64_t i = sums; i < size; ++i) out[i] = lane<V>::max_over_lanes(vectors[i]);
-  };
-  const auto add_chunk = [&](const double* chunk) {
-    for (int64_t i = 0; i < sums; ++i) totals[i] += chunk[i];
-    for (int64_t i = sums; i < size; ++i) totals[i] = chunk[i] > totals[i] ? chunk[i] : totals[i];
+    w.reduce(reduction, begin, end, vectors, chunk_totals);
   };
 
-  const int64_t at_once = split ? kChunksAtOnce : 1;
-  Buffer<double> chunk_sums(size * (chunks < at_once ? chunks : at_once));
-  if (!split || chunks == 1) {
-    Buffer<V> vectors(size);
-    for (int64_t c = 0; c < chunks; ++c) {
-      reduce_chunk(worker, c, vectors.get(), chunk_sums.get());
-      add_chunk(chunk_sums.get());
+  if (!split) {
+    Buffer<Vec<T>> vectors(reduction.vectors());
+    Buffer<double> later(chunks > 1 ? reduction.totals() : 0);
+    reduce_chunk(worker, 0, vectors.get(), totals);
+    for (int64_t c = 1; c < chunks; ++c) {
+      reduce_chunk(worker, c, vectors.get(), later.get());
+      reduction.merge(later.get(), totals);
     }
     return;
   }
-  for (int64_t first = 0; first < chunks; first += at_once) {
-    const int64_t count = chunks - first < at_once ? chunks - first : at_once;
+
+  const int64_t size = reduction.totals();
+  Buffer<double> chunk_totals(size * (chunks < kChunksAtOnce ? chunks : kChunksAtOnce));
+  for (int64_t first = 0; first < chunks; first += kChunksAtOnce) {
+    const int64_t count = chunks - first < kChunksAtOnce ? chunks - first : kChunksAtOnce;
     parallel_for(count, grain(nanoseconds(head, 1, kChunk)), [&](int64_t begin, int64_t end) {
       Worker<T, SampleLanes<T>> own(head, worker.sampler.lanes());
-      Buffer<V> vectors(size);
-      for (int64_t c = begin; c < end; ++c) reduce_chunk(own, first + c, vectors.get(), &chunk_sums[c * size]);
+      Buffer<Vec<T>> vectors(reduction.vectors());
+      for (int64_t c = begin; c < end; ++c) reduce_chunk(own, first + c, vectors.get(), &chunk_totals[c * size]);
     });
-    for (int64_t c = 0; c < count; ++c) add_chunk(&chunk_sums[c * size]);
+    for (int64_t c = 0; c < count; ++c) {
+      if (first + c == 0)
+        std::memcpy(totals, chunk_totals.get(), sizeof(double) * static_cast<std::size_t>(size));
+      else
+        reduction.merge(&chunk_totals[c * size], totals);
+    }
   }
 }
 
@@ -147,7 +141,7 @@ void log_probs(const Head<T>& head, T* out) {
   for_each_group<Lanes>(head, [&](Worker<T, Lanes>& worker, bool split) {
     const Lanes& lanes = worker.sampler.lanes();
     Buffer<X> totals(2 * classes), log_prob(classes);
-    const X per_sample = splat<X>(1 / static_cast<T>(head.samples));
+    const X per_sample = splat<X>(1) / splat<X>(static_cast<T>(head.samples));
     const X minus_infinity = splat<X>(-std::numeric_limits<T>::infinity());
 
     reduce_samples(head, worker, ProbabilitySum<T>(head), split, totals.get());
@@ -177,24 +171,17 @@ void log_probs(const Head<T>& head, T* out) {
 
 template <class T, class Lanes>
 void statistics(const Head<T>& head, T* mean, T* variance, T* entropy) {
-  using V = Vec<T>;
   using X = typename Lanes::Total;
   const int64_t classes = head.classes;
   for_each_group<Lanes>(head, [&](Worker<T, Lanes>& worker, bool split) {
     const Lanes& lanes = worker.sampler.lanes();
-    Buffer<V> shift(classes);
-    const auto all = lane<V>::iota() >= 0;
-    const auto noiseless = softmax(worker.sampler.mean_utility(), classes, all, shift.get());
-    for (int64_t k = 0; k < classes; ++k) shift[k] *= noiseless.inverse_sum;
-
-    Buffer<X> totals(2 * classes + 1);
-    reduce_samples(head, worker, StatisticsSum<T>(head, shift.get()), split, totals.get());
-    const X per_sample = splat<X>(1 / static_cast<T>(head.samples));
+    const Statistics<T> reduction{classes};
+    Buffer<X> totals(reduction.totals());
+    reduce_samples(head, worker, reduction, split, totals.get());
+    const X per_sample = splat<X>(1) / splat<X>(static_cast<T>(head.samples));
     for (int64_t k = 0; k < classes; ++k) {
-      const X distance = totals[k] * per_sample;
-      const X spread = lane<X>::fmadd(-distance, distance, totals[classes + k] * per_sample);
-      lanes.put(mean, classes, k, lanes.total(shift[k]) + distance);
-      lanes.put(variance, classes, k, lane<X>::select(spread < X{}, X{}, spread));
+      lanes.put(mean, classes, k, totals[k]);
+      lanes.put(variance, classes, k, totals[classes + k] * per_sample);
     }
     lanes.put(entropy, 1, 0, totals[2 * classes] * per_sample);
   });
@@ -293,10 +280,10 @@ void log_probs_backward(const Head<T>& head, const T* grad_out, const T* log_pro
     if constexpr (Lanes::rows_per_group == 1) {
       reduce_samples(head, worker, relative, split, sums);
     } else {
-      Buffer<X> exact(relative.sums);
+      Buffer<X> exact(relative.totals());
       reduce_samples(head, worker, direct, split, sums);
       reduce_samples(head, worker, relative, split, exact.get());
-      for (int64_t i = 0; i < relative.sums; ++i) sums[i] = L::select(underflows, exact[i], sums[i]);
+      for (int64_t i = 0; i < relative.totals(); ++i) sums[i] = L::select(underflows, exact[i], sums[i]);
     }
   });
 }

@@ -78,6 +78,11 @@ struct SampleLanes {
   }
 
   void put(T* out, int64_t row_size, int64_t i, Total value) const { out[row * row_size + i] = static_cast<T>(value); }
+  // Mean over a draw's samples of one row.
+  static V mean(V value, typename lane<V>::Mask valid) {
+    const V ones = lane<V>::select(valid, splat<V>(1), V{});
+    return splat<V>(lane<V>::sum(value * ones) / lane<V>::sum(ones));
+  }
   V spread(Total value) const { return splat<V>(static_cast<T>(value)); }
   Total total(V same_on_all_lanes) const { return same_on_all_lanes[0]; }
   double sum_over_rows(Total value) const { return value; }
@@ -133,6 +138,7 @@ struct RowLanes {
   void put(T* out, int64_t row_size, int64_t i, Total value) const {
     for (int64_t l = 0; l < count; ++l) out[(first + l) * row_size + i] = value[l];
   }
+  static V mean(V value, typename lane<V>::Mask) { return value; }
   V spread(Total value) const { return value; }
   Total total(V value) const { return value; }
   double sum_over_rows(Total value) const {

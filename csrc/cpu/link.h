@@ -27,17 +27,28 @@ HETNET_INLINE Softmax<V> softmax(const V* __restrict utility, int64_t classes, t
   using S = typename L::Scalar;
   V max = utility[0];
   for (int64_t k = 1; k < classes; ++k) max = L::maximum(max, utility[k]);
-  V sum{}, weighted{};
-  for (int64_t k = 0; k < classes; ++k) {
+
+  const auto term = [&](int64_t k, V& weighted) {
     const V difference = utility[k] - max;
-    exponential[k] = exp(difference);
-    sum += exponential[k];
+    const V value = exp(difference);
     if constexpr (kEntropy) {
       // -inf times the probability 0 counts as 0
       const V finite = L::maximum(splat<V>(std::numeric_limits<S>::lowest()), difference);
-      weighted = L::fmadd(exponential[k], finite, weighted);
+      weighted = L::fmadd(value, finite, weighted);
     }
+    exponential[k] = value;
+    return value;
+  };
+  V sum{}, weighted{};
+  int64_t k = 0;
+  // Four at a time, so that small terms meet before they are added to a large sum.
+  for (; k + 4 <= classes; k += 4) {
+    V part[4];
+    for (int j = 0; j < 4; ++j) part[j] = term(k + j, weighted);
+    sum += (part[0] + part[1]) + (part[2] + part[3]);
   }
+  for (; k < classes; ++k) sum += term(k, weighted);
+
   const V inverse_sum = splat<V>(S(1)) / sum;
   const V log_sum = log(sum);
   Softmax<V> result{max, L::select(valid, inverse_sum, V{}),

@@ -1,6 +1,9 @@
-// What is kept of the samples. Each reduction says how many sums and maxima over the
-// samples it needs, and adds one draw to them, with scratch for `scratch_size` vectors.
-// Several threads may add to sums of their own through one reduction.
+// What is kept of the samples.
+//
+// A reduction adds draws to a number of vectors, from `clear` on, one chunk of samples at a
+// time. `collapse` turns a chunk's vectors into totals, one number a row, and `merge` adds the
+// totals of a later chunk. Several threads may share a reduction, each with its own vectors
+// and scratch.
 #pragma once
 
 #include "covariance.h"
@@ -18,79 +21,155 @@ int64_t scratch_size(const Head<T>& head) {
   return 2 * head.classes + head.factors;
 }
 
-// Sums of p_k, and the largest log p_k.
+// Sums over the samples, then maxima over them. The totals are in the same order.
 template <class T>
-struct ProbabilitySum {
+struct SumsAndMaxima {
   using V = Vec<T>;
   int64_t sums, maxima;
 
-  explicit ProbabilitySum(const Head<T>& head) : sums(head.classes), maxima(head.classes) {}
+  int64_t vectors() const { return sums + maxima; }
+  int64_t totals() const { return vectors(); }
+
+  void clear(V* vectors) const {
+    for (int64_t i = 0; i < sums; ++i) vectors[i] = V{};
+    for (int64_t i = 0; i < maxima; ++i) vectors[sums + i] = splat<V>(-std::numeric_limits<T>::infinity());
+  }
+  // Lanes are samples.
+  void collapse(const V* vectors, int64_t /*samples*/, double* totals) const {
+    for (int64_t i = 0; i < sums; ++i) totals[i] = lane<V>::sum(vectors[i]);
+    for (int64_t i = sums; i < sums + maxima; ++i) totals[i] = lane<V>::max_over_lanes(vectors[i]);
+  }
+  void merge(const double* later, double* totals) const {
+    for (int64_t i = 0; i < sums; ++i) totals[i] += later[i];
+    for (int64_t i = sums; i < sums + maxima; ++i) totals[i] = later[i] > totals[i] ? later[i] : totals[i];
+  }
+  // Lanes are rows.
+  void collapse(const V* vectors, int64_t /*samples*/, V* totals) const {
+    for (int64_t i = 0; i < sums + maxima; ++i) totals[i] = vectors[i];
+  }
+};
+
+// Sums of p_k, and the largest log p_k.
+template <class T>
+struct ProbabilitySum : SumsAndMaxima<T> {
+  using V = Vec<T>;
+
+  explicit ProbabilitySum(const Head<T>& head) : SumsAndMaxima<T>{head.classes, head.classes} {}
 
   template <class Lanes>
-  void add(const Sampler<T, Lanes>&, const Draw<T>& draw, V* scratch, V* totals) const {
-    const auto link = softmax(draw.utility, sums, draw.valid, scratch);
-    for (int64_t k = 0; k < sums; ++k) {
-      totals[k] = lane<V>::fmadd(scratch[k], link.inverse_sum, totals[k]);
-      totals[sums + k] = lane<V>::maximum(totals[sums + k], link.log_probability(draw.utility[k]));
+  void add(const Sampler<T, Lanes>&, const Draw<T>& draw, V* scratch, V* vectors) const {
+    const int64_t classes = this->sums;
+    const auto link = softmax(draw.utility, classes, draw.valid, scratch);
+    for (int64_t k = 0; k < classes; ++k) {
+      vectors[k] = lane<V>::fmadd(scratch[k], link.inverse_sum, vectors[k]);
+      vectors[classes + k] = lane<V>::maximum(vectors[classes + k], link.log_probability(draw.utility[k]));
     }
   }
 };
 
 // Sums of exp(log p_k - reference_k).
 template <class T>
-struct RelativeProbabilitySum {
+struct RelativeProbabilitySum : SumsAndMaxima<T> {
   using V = Vec<T>;
-  int64_t sums, maxima = 0;
   const V* reference;
 
-  RelativeProbabilitySum(const Head<T>& head, const V* ref) : sums(head.classes), reference(ref) {}
+  RelativeProbabilitySum(const Head<T>& head, const V* ref) : SumsAndMaxima<T>{head.classes, 0}, reference(ref) {}
 
   template <class Lanes>
-  void add(const Sampler<T, Lanes>&, const Draw<T>& draw, V* scratch, V* totals) const {
-    const auto link = softmax(draw.utility, sums, draw.valid, scratch);
-    for (int64_t k = 0; k < sums; ++k)
-      totals[k] += exp(link.log_probability(draw.utility[k]) - reference[k]);
+  void add(const Sampler<T, Lanes>&, const Draw<T>& draw, V* scratch, V* vectors) const {
+    const auto link = softmax(draw.utility, this->sums, draw.valid, scratch);
+    for (int64_t k = 0; k < this->sums; ++k)
+      vectors[k] += exp(link.log_probability(draw.utility[k]) - reference[k]);
   }
 };
 
-// Sums of p_k - shift_k, of (p_k - shift_k)^2 and of the entropy. The shift, near the mean,
-// keeps the variance from cancelling.
+// Mean and squared distances from it of p_k, and the sum of the entropy.
+//
+// Vectors: sums of p_k - shift_k, sums of (p_k - shift_k)^2, the entropy, the shift, which is
+// the mean of a chunk's first draw: near enough to the mean to keep the variance from
+// cancelling. Totals: mean, sum of squared distances from it, entropy, number of samples.
 template <class T>
-struct StatisticsSum {
+struct Statistics {
   using V = Vec<T>;
-  int64_t classes, sums, maxima = 0;
-  const V* shift;
+  int64_t classes;
 
-  StatisticsSum(const Head<T>& head, const V* s) : classes(head.classes), sums(2 * head.classes + 1), shift(s) {}
+  int64_t vectors() const { return 3 * classes + 1; }
+  int64_t totals() const { return 2 * classes + 2; }
+
+  void clear(V* vectors) const {
+    for (int64_t i = 0; i < 2 * classes + 1; ++i) vectors[i] = V{};
+    vectors[2 * classes + 1] = splat<V>(-1);  // no shift yet: it lies between 0 and 1, or is NaN
+  }
 
   template <class Lanes>
-  void add(const Sampler<T, Lanes>&, const Draw<T>& draw, V* scratch, V* totals) const {
+  void add(const Sampler<T, Lanes>&, const Draw<T>& draw, V* scratch, V* vectors) const {
     const auto link = softmax<true>(draw.utility, classes, draw.valid, scratch);
+    V* shift = vectors + 2 * classes + 1;
+    if (shift[0][0] == T(-1))
+      for (int64_t k = 0; k < classes; ++k) shift[k] = Lanes::mean(scratch[k] * link.inverse_sum, draw.valid);
     for (int64_t k = 0; k < classes; ++k) {
-      const V distance = lane<V>::fmadd(scratch[k], link.inverse_sum, -shift[k]);
+      // not fused, so that equal probabilities have a variance of exactly 0
+      const V distance = scratch[k] * link.inverse_sum - shift[k];
       const V difference = lane<V>::select(draw.valid, distance, V{});
-      totals[k] += difference;
-      totals[classes + k] = lane<V>::fmadd(difference, difference, totals[classes + k]);
+      vectors[k] += difference;
+      vectors[classes + k] = lane<V>::fmadd(difference, difference, vectors[classes + k]);
     }
-    totals[2 * classes] += link.entropy;
+    vectors[2 * classes] += link.entropy;
+  }
+
+  // Lanes are samples, lanes are rows: the same formulas on their sums.
+  void collapse(const V* vectors, int64_t samples, double* totals) const {
+    collapse_to(vectors, samples, totals, [](V x) { return static_cast<double>(lane<V>::sum(x)); },
+                [](V x) { return static_cast<double>(x[0]); });
+  }
+  void collapse(const V* vectors, int64_t samples, V* totals) const {
+    collapse_to(vectors, samples, totals, [](V x) { return x; }, [](V x) { return x; });
+  }
+
+  // Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
+  // variances" (1979).
+  void merge(const double* later, double* totals) const {
+    double* count = totals + 2 * classes + 1;
+    const double later_count = later[2 * classes + 1], both = *count + later_count;
+    for (int64_t k = 0; k < classes; ++k) {
+      const double distance = later[k] - totals[k];
+      totals[k] += distance * (later_count / both);
+      totals[classes + k] += later[classes + k] + distance * distance * (*count * later_count / both);
+    }
+    totals[2 * classes] += later[2 * classes];
+    *count = both;
+  }
+
+ private:
+  template <class X, class Sum, class Value>
+  void collapse_to(const V* vectors, int64_t samples, X* totals, Sum sum, Value value) const {
+    const X count = splat<X>(static_cast<typename lane<X>::Scalar>(samples));
+    for (int64_t k = 0; k < classes; ++k) {
+      const X difference = sum(vectors[k]);
+      const X squares = lane<X>::fmadd(-difference, difference / count, sum(vectors[classes + k]));
+      totals[k] = value(vectors[2 * classes + 1 + k]) + difference / count;
+      totals[classes + k] = lane<X>::select(squares < X{}, X{}, squares);
+    }
+    totals[2 * classes] = sum(vectors[2 * classes]);
+    totals[2 * classes + 1] = count;
   }
 };
 
 // Gradient sums for a given gradient of the sampled utilities.
 template <class T>
-struct GivenGradientSum {
+struct GivenGradientSum : SumsAndMaxima<T> {
   using V = Vec<T>;
   const Head<T>& head;
   const T* grad_utility;  // samples x rows x classes
-  int64_t sums, maxima = 0;
 
-  GivenGradientSum(const Head<T>& h, const T* grad) : head(h), grad_utility(grad), sums(GradientSums<T>::size(h)) {}
+  GivenGradientSum(const Head<T>& h, const T* grad)
+      : SumsAndMaxima<T>{GradientSums<T>::size(h), 0}, head(h), grad_utility(grad) {}
 
   template <class Lanes>
-  void add(const Sampler<T, Lanes>& sampler, const Draw<T>& draw, V* scratch, V* totals) const {
+  void add(const Sampler<T, Lanes>& sampler, const Draw<T>& draw, V* scratch, V* vectors) const {
     V* delta = scratch;
     for (int64_t k = 0; k < head.classes; ++k) delta[k] = sampler.lanes().gather(head, draw.sample, k, grad_utility);
-    GradientSums<T>::add(head, sampler, draw, delta, scratch + head.classes, totals);
+    GradientSums<T>::add(head, sampler, draw, delta, V{}, scratch + head.classes, vectors);
   }
 };
 
@@ -100,18 +179,17 @@ struct GivenGradientSum {
 // With kRelative the ratio is taken in the log domain and `weight` is g / S; without it,
 // `weight` is g / (S p) and multiplies the probability.
 template <class T, bool kRelative>
-struct LogProbGradientSum {
+struct LogProbGradientSum : SumsAndMaxima<T> {
   using V = Vec<T>;
   const Head<T>& head;
   const V* weight;
   const V* log_prob;
-  int64_t sums, maxima = 0;
 
   LogProbGradientSum(const Head<T>& h, const V* w, const V* lp)
-      : head(h), weight(w), log_prob(lp), sums(GradientSums<T>::size(h)) {}
+      : SumsAndMaxima<T>{GradientSums<T>::size(h), 0}, head(h), weight(w), log_prob(lp) {}
 
   template <class Lanes>
-  void add(const Sampler<T, Lanes>& sampler, const Draw<T>& draw, V* scratch, V* totals) const {
+  void add(const Sampler<T, Lanes>& sampler, const Draw<T>& draw, V* scratch, V* vectors) const {
     using L = lane<V>;
     V* probability = scratch;
     V* delta = scratch + head.classes;
@@ -125,7 +203,7 @@ struct LogProbGradientSum {
       sum += delta[k];
     }
     for (int64_t k = 0; k < head.classes; ++k) delta[k] = L::fmadd(-probability[k], sum, delta[k]);
-    GradientSums<T>::add(head, sampler, draw, delta, scratch + 2 * head.classes, totals);
+    GradientSums<T>::add(head, sampler, draw, delta, link.max, scratch + 2 * head.classes, vectors);
   }
 };
 
