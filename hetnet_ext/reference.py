@@ -65,6 +65,7 @@ def sample_logits_of(head: Head) -> Tensor:
 
 def log_probs_of(head: Head) -> Tensor:
     masked = _masked(head)
+    masked = masked & ~masked.all(-1, keepdim=True)  # no class at all: NaN, as in log_softmax
     log_probs = F.log_softmax(sample_logits_of(head), -1)
     averaged = torch.logsumexp(log_probs.masked_fill(masked, 0), 0) - math.log(head.num_samples)
     return averaged.masked_fill(masked, -math.inf)
@@ -83,7 +84,8 @@ def _statistics(head: Head) -> tuple[Tensor, Tensor, Tensor]:
     log_probs = F.log_softmax(sample_logits_of(head), -1)
     probs = log_probs.exp()
     entropy = -(probs * log_probs.masked_fill(probs == 0, 0)).sum(-1)
-    return probs.mean(0), probs.var(0, correction=0), entropy.mean(0)
+    mean = probs.mean(0)
+    return mean, (probs - mean).square().mean(0), entropy.mean(0)
 
 
 def _rows(head: Head, start: int, stop: int) -> Head:
@@ -113,8 +115,19 @@ def _utilities(head: Head) -> Tensor:
         if head.factor_scale is not None:
             eta = eta * head.factor_scale
         formula = "kr,sbr->sbk" if head.cov_factor.dim() == 2 else "bkr,sbr->sbk"
-        utilities = utilities + torch.einsum(formula, head.cov_factor, eta)
-    return utilities / head.temperature
+        with torch.autocast(eta.device.type, enabled=False):
+            utilities = utilities + torch.einsum(formula, head.cov_factor, eta)
+    return (utilities + _zero_if_finite(head)[:, None]) / head.temperature
+
+
+def _zero_if_finite(head: Head) -> Tensor:
+    """(B,) zeros, but NaN for a row with an infinite scale: its utilities could be -inf, like a masked class's."""
+    zero = (head.scale.detach() * 0).sum(-1)
+    if head.cov_factor is not None:
+        zero = zero + (head.cov_factor.detach() * 0).sum((-2, -1))
+    if head.factor_scale is not None:
+        zero = zero + (head.factor_scale.detach() * 0).sum(-1)
+    return zero
 
 
 def sample_logits(

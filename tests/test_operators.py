@@ -35,13 +35,17 @@ class Errors:
             store.setdefault(name, []).append(float(value.double().abs().mean()))
 
     def check(self) -> None:
-        """Ours is at most twice the reference's; where that is exact by luck, a few ulp are allowed."""
+        """Ours is at most twice the reference's.
+
+        Where that is exact by luck, four ulp are allowed: a variance squares the two that a
+        probability's exponential and division may cost.
+        """
         failures = []
         for name in self.ours:
             ours, single, size = (
                 sum(store[name]) / len(store[name]) for store in (self.ours, self.reference, self.size)
             )
-            if not ours <= 2 * single + 2 * torch.finfo(torch.float32).eps * size:
+            if not ours <= 2 * single + 4 * torch.finfo(torch.float32).eps * size:
                 failures.append(f"{name}: error {ours:.2e}, of the reference {single:.2e}, size {size:.2e}")
         assert not failures, failures
 

@@ -73,6 +73,21 @@ HETNET_INLINE V splat(typename lane<V>::Scalar x) {
   return lane<V>::splat(x);
 }
 
+// x - a b for a product near x, rounded once.
+template <class V>
+HETNET_INLINE V product_residual(V x, V a, V b) {
+#if defined(HETNET_FMA)
+  return lane<V>::fmadd(-a, b, x);
+#else
+  // Dekker's product: both factors in halves whose products are exact.
+  using S = typename lane<V>::Scalar;
+  const V split = splat<V>(sizeof(S) == sizeof(float) ? S(4097) : S(134217729));  // 2^12 + 1, 2^27 + 1
+  const V a_high = a * split - (a * split - a), b_high = b * split - (b * split - b);
+  const V a_low = a - a_high, b_low = b - b_high;
+  return (((x - a_high * b_high) - a_high * b_low) - a_low * b_high) - a_low * b_low;
+#endif
+}
+
 // c[0] + x (c[1] + x (c[2] + ...)), each step one fused multiply-add.
 template <int kFirst = 0, class V, class S, std::size_t kCount>
 HETNET_INLINE V polynomial(V x, const S (&c)[kCount]) {

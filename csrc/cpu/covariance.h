@@ -43,16 +43,26 @@ class Sampler {
   // Moves on to another group of rows.
   void bind(const Lanes& lanes) {
     lanes_ = lanes;
-    loc_.bind(lanes, head_.loc, head_.classes);
-    scale_.bind(lanes, head_.scale, head_.classes);
-    const V temperature = splat<V>(head_.temperature);
-    for (int64_t k = 0; k < head_.classes; ++k) {
-      mean_high_[k] = loc_[k] / temperature;
-      const V low = lane<V>::fmadd(-mean_high_[k], temperature, loc_[k]) / temperature;
-      mean_low_[k] = lane<V>::select(low == low, low, V{});  // NaN where the location is infinite
+    const int64_t classes = head_.classes, factors = head_.factors;
+    loc_.bind(lanes, head_.loc, classes);
+    scale_.bind(lanes, head_.scale, classes);
+    // An infinite scale would give either infinity as a utility, and -inf passes for a masked
+    // class: the whole row is to be NaN instead.
+    V zero = scale_.zero_if_finite(classes);
+    if (factors > 0) {
+      factor_.bind(lanes, head_.factor, classes * factors);
+      zero += factor_.zero_if_finite(classes * factors);
     }
-    if (head_.factors > 0) factor_.bind(lanes, head_.factor, head_.classes * head_.factors);
-    if (head_.factor_scale) factor_scale_.bind(lanes, head_.factor_scale, head_.factors);
+    if (head_.factor_scale) {
+      factor_scale_.bind(lanes, head_.factor_scale, factors);
+      zero += factor_scale_.zero_if_finite(factors);
+    }
+    const V temperature = splat<V>(head_.temperature);
+    for (int64_t k = 0; k < classes; ++k) {
+      mean_high_[k] = loc_[k] / temperature;
+      const V low = product_residual(loc_[k], mean_high_[k], temperature) / temperature;
+      mean_low_[k] = zero + lane<V>::select(low == low, low, V{});  // NaN where the location is infinite
+    }
   }
 
   const Lanes& lanes() const { return lanes_; }

@@ -60,6 +60,14 @@ struct SampleLanes {
     explicit View(int64_t) {}
     void bind(const SampleLanes& lanes, RowData<T> rows, int64_t) { data_ = rows.data + lanes.row * rows.row_stride; }
     HETNET_INLINE V operator[](int64_t i) const { return splat<V>(data_[i]); }
+    // 0 if all numbers are finite, else NaN.
+    V zero_if_finite(int64_t size) const {
+      V sum{};
+      int64_t i = 0;
+      for (; i + lane<V>::width <= size; i += lane<V>::width) sum += lane<V>::load(data_ + i) * V{};
+      for (; i < size; ++i) sum += splat<V>(data_[i]) * V{};
+      return splat<V>(lane<V>::sum(sum));
+    }
 
    private:
     const T* data_ = nullptr;
@@ -121,6 +129,11 @@ struct RowLanes {
       }
     }
     HETNET_INLINE V operator[](int64_t i) const { return tile_[i]; }
+    V zero_if_finite(int64_t size) const {
+      V sum{};
+      for (int64_t i = 0; i < size; ++i) sum += tile_[i] * V{};
+      return sum;
+    }
 
    private:
     Buffer<V> tile_;

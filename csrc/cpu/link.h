@@ -50,7 +50,7 @@ HETNET_INLINE Softmax<V> softmax(const V* __restrict utility, int64_t classes, t
   for (; k < classes; ++k) sum += term(k, weighted);
 
   const V inverse_sum = splat<V>(S(1)) / sum;
-  const V log_sum = log(sum);
+  const V log_sum = L::fmadd(inverse_sum, V{}, log(sum));  // a sum of NaN stays NaN
   Softmax<V> result{max, L::select(valid, inverse_sum, V{}),
                     L::select(valid, log_sum, splat<V>(std::numeric_limits<S>::infinity())), V{}};
   if constexpr (kEntropy) result.entropy = L::select(valid, log_sum - weighted * inverse_sum, V{});

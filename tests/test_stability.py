@@ -1,0 +1,119 @@
+"""Finite results where a plain softmax-mean-log is not, and inputs that are not finite."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from heads import COVARIANCES, cast, gradients, random_head
+
+from hetnet_ext import functional, reference
+
+SAMPLES = [1, 5, 40, 700]
+
+
+def plain_log_probs(head, samples):
+    """What the peers compute."""
+    return reference.sample_logits(**head, num_samples=samples, seed=3).softmax(-1).mean(0).log()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("samples", SAMPLES)
+@pytest.mark.parametrize("covariance", COVARIANCES)
+@pytest.mark.parametrize("case", ["gap", "no scale", "large scale"])
+def test_finite_values_and_gradients(case, covariance, samples, dtype):
+    exact_head = random_head(covariance, rows=20, classes=5)
+    with torch.no_grad():
+        if case == "gap":
+            exact_head["loc"][:, 1] += 1e4
+        elif case == "no scale":
+            exact_head["loc"][:, 1] += 1e4
+            exact_head["scale"].zero_()
+        else:
+            exact_head["scale"].mul_(1e6)
+    head = cast(exact_head, dtype)
+    if case != "large scale":  # there a class is only hopeless where there are few samples
+        assert torch.isneginf(plain_log_probs(head, samples)).any()
+        assert torch.autograd.grad(plain_log_probs(head, samples).sum(), head["loc"])[0].isnan().any()
+
+    log_probs = functional.mc_log_probs(**head, num_samples=samples, seed=3)
+    exact = reference.mc_log_probs(**exact_head, num_samples=samples, seed=3)
+    assert log_probs.isfinite().all()
+    # Differences of utilities: what rounding them to their own last place allows.
+    utility = reference.sample_logits(**exact_head, num_samples=samples, seed=3).abs().max().item()
+    tolerance = 8 * torch.finfo(dtype).eps * utility
+    torch.testing.assert_close(log_probs.double(), exact, rtol=0, atol=tolerance)
+
+    upstream = torch.randn(log_probs.shape)
+    got, want = gradients(log_probs, head, upstream), gradients(exact, exact_head, upstream)
+    for name in head:
+        assert got[name].isfinite().all()
+        # A weight exp(log p_s - log p) has the relative error that its exponent has absolutely.
+        bound = 4 * tolerance * (1 + want[name].abs().max().item())
+        assert (got[name].double() - want[name]).abs().max() <= bound
+
+
+@pytest.mark.parametrize("samples", SAMPLES)
+@pytest.mark.parametrize("covariance", COVARIANCES)
+def test_minus_infinity_masks_a_class(covariance, samples):
+    """As if the class were not there."""
+    head = random_head(covariance, rows=20, classes=5, dtype=torch.float32)
+    with torch.no_grad():
+        head["loc"][::2, 2] = -math.inf
+    options = {"num_samples": samples, "seed": 3}
+    log_probs = functional.mc_log_probs(**head, **options)
+    statistics = functional.mc_statistics(**head, **options)
+    logits = functional.sample_logits(**head, **options)
+    assert torch.isneginf(log_probs[::2, 2]).all()
+    assert torch.isneginf(logits[:, ::2, 2]).all()
+    assert not statistics.mean[::2, 2].any()
+    assert not statistics.variance[::2, 2].any()
+    rest = [0, 1, 3, 4]
+    without = reference.sample_logits(**head, **options)[:, ::2, rest].log_softmax(-1)
+    averaged = without.logsumexp(0) - math.log(samples)
+    torch.testing.assert_close(log_probs[::2, rest], averaged, rtol=1e-5, atol=1e-5)
+    entropy = -(without.exp() * without).sum(-1).mean(0)
+    torch.testing.assert_close(statistics.expected_entropy[::2], entropy, rtol=1e-5, atol=1e-6)
+
+    upstream = torch.randn(log_probs.shape)
+    got = gradients(log_probs, head, upstream)
+    exact_head = cast(head, torch.float64)
+    want = gradients(reference.mc_log_probs(**exact_head, **options), exact_head, upstream)
+    for name in head:
+        assert got[name].isfinite().all()
+        torch.testing.assert_close(got[name].double(), want[name], rtol=1e-4, atol=1e-4 * float(want[name].abs().max()))
+    for name in ("loc", "scale"):
+        assert not got[name][::2, 2].any()
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("argument", ["loc", "scale", "cov_factor", "factor_scale"])
+@pytest.mark.parametrize("samples", SAMPLES)
+def test_nan_and_infinity_stay_in_their_row(argument, bad, samples):
+    head = {n: t.detach() for n, t in random_head("per_row_scaled", rows=20, classes=5, dtype=torch.float32).items()}
+    good_head = {name: tensor.clone() for name, tensor in head.items()}
+    head[argument][7].view(-1)[1] = bad
+    head, good_head = cast(head, torch.float32), cast(good_head, torch.float32)
+    options = {"num_samples": samples, "seed": 3}
+    others = [row for row in range(20) if row != 7]
+    outputs = [functional.mc_log_probs(**arguments, **options) for arguments in (head, good_head)]
+    assert outputs[0][7].isnan().all()
+    assert torch.equal(outputs[0][others], outputs[1][others])
+    statistics = [functional.mc_statistics(**arguments, **options) for arguments in (head, good_head)]
+    for a, b in zip(statistics[0][:3], statistics[1][:3], strict=True):
+        assert a[7].isnan().all()
+        assert torch.equal(a[others], b[others])
+    upstream = torch.ones_like(outputs[0])
+    got, want = (gradients(output, arguments, upstream) for output, arguments in zip(outputs, (head, good_head)))
+    for name in ("loc", "scale", "cov_factor", "factor_scale"):
+        assert got[name][7].isnan().any()
+        assert torch.equal(got[name][others], want[name][others])
+
+
+@pytest.mark.parametrize("samples", SAMPLES)
+def test_all_classes_masked_is_nan(samples):
+    """As in log_softmax: there is no distribution over no classes."""
+    loc = torch.full((2, 3), -math.inf)
+    assert functional.mc_log_probs(loc, torch.ones(2, 3), num_samples=samples, seed=0).isnan().all()
+    assert functional.mc_statistics(loc, torch.ones(2, 3), num_samples=samples, seed=0).mean.isnan().all()
