@@ -1,9 +1,10 @@
-"""Checks the arguments that all operators share, and brings them into the kernels' form."""
+"""The arguments that all operators share, checked and brought into the kernels' form; and a result."""
 
 from __future__ import annotations
 
 import math
 import operator
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -24,17 +25,30 @@ class Head(NamedTuple):
     num_samples: int
 
 
+class McStatistics(NamedTuple):
+    """Monte-Carlo statistics of the class probabilities over the samples."""
+
+    mean: Tensor
+    """(..., K) mean probabilities."""
+    variance: Tensor
+    """(..., K) variance of the probabilities: the mean squared distance from their mean."""
+    expected_entropy: Tensor
+    """(...) mean entropy of the samples, in nats: the aleatoric uncertainty."""
+    num_samples: int
+    """Number of samples, S."""
+
+
 def prepare(
     loc: Tensor,
     scale: Tensor,
-    cov_factor: Tensor | None,
-    factor_scale: Tensor | None,
+    cov_factor: Tensor | None = None,
+    factor_scale: Tensor | None = None,
     *,
     num_samples: int,
-    temperature: float | Tensor,
-    seed: int | Tensor | None,
-    row_offset: int,
-    generator: torch.Generator | None,
+    temperature: float | Tensor = 1.0,
+    seed: int | Tensor | None = None,
+    row_offset: int = 0,
+    generator: torch.Generator | None = None,
 ) -> tuple[Head, torch.Size]:
     """Returns the checked arguments with one batch dimension, and the batch shape of ``loc``."""
     _check_real("loc", loc)
@@ -63,7 +77,7 @@ def prepare(
     num_samples = check_num_samples(num_samples)
     seed = make_seed(seed, row_offset=row_offset, generator=generator, device=loc.device)
 
-    if loc.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(loc.device.type):
+    if loc.dtype in (torch.float16, torch.bfloat16) or _autocasts(loc):
         loc, scale = _compute_type(loc), _compute_type(scale)
         cov_factor = None if cov_factor is None else _compute_type(cov_factor)
         factor_scale = None if factor_scale is None else _compute_type(factor_scale)
@@ -101,11 +115,16 @@ def make_seed(
 
     Without a ``seed``, one is drawn from ``generator``, or from the global generator of ``device``.
     """
-    if isinstance(seed, Tensor):
-        if generator is not None:
+    if generator is not None:
+        if not isinstance(generator, torch.Generator):
+            raise TypeError(f"generator: expected a torch.Generator, got {type(generator).__name__}")
+        if seed is not None:
             raise ValueError("generator: expected None where a seed is given")
+    if isinstance(seed, Tensor):
         if row_offset != 0:
-            raise ValueError("row_offset: expected 0 where seed is a tensor, which holds the offset itself")
+            raise ValueError(
+                f"row_offset: expected 0 where seed is a tensor, which holds the offset itself, got {row_offset}"
+            )
         if seed.dtype != torch.int64:
             raise TypeError(f"seed: expected dtype torch.int64, got {seed.dtype}")
         if seed.shape != (2,):
@@ -115,8 +134,6 @@ def make_seed(
         return seed
     row_offset = _check_int64("row_offset", row_offset, low=0)
     if seed is not None:
-        if generator is not None:
-            raise ValueError("generator: expected None where a seed is given")
         return torch.tensor([_check_int64("seed", seed), row_offset], dtype=torch.int64, device=device)
     drawn = torch.randint(-(2**63), 2**63 - 1, (1,), generator=generator, device=device)
     return torch.cat((drawn, torch.tensor([row_offset], device=device)))
@@ -146,12 +163,22 @@ def _check_temperature(temperature: float | Tensor, loc: Tensor) -> Tensor:
     else:
         try:
             value = float(temperature)
-        except TypeError:
+        except (TypeError, ValueError):
             raise TypeError(f"temperature: expected a float, got {type(temperature).__name__}") from None
         result = torch.tensor(value, dtype=loc.dtype, device=loc.device)
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(f"temperature: expected a finite value above 0, got {value}")
     return result
+
+
+def _autocasts(x: Tensor) -> bool:
+    kind = x.device.type
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """Keeps the precision of operations on tensors like ``x``."""
+    return torch.autocast(x.device.type, enabled=False) if _autocasts(x) else nullcontext()
 
 
 def _compute_type(x: Tensor) -> Tensor:
@@ -167,7 +194,7 @@ def _check_real(name: str, x: Tensor, loc: Tensor | None = None) -> None:
         return
     if x.device != loc.device:
         raise ValueError(f"{name}: expected device {loc.device}, the device of loc, got {x.device}")
-    if x.dtype != loc.dtype and not torch.is_autocast_enabled(loc.device.type):
+    if x.dtype != loc.dtype and not _autocasts(loc):
         raise TypeError(f"{name}: expected dtype {loc.dtype}, the dtype of loc, got {x.dtype}")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ _PACKAGE = Path(__file__).parent
 
 
 def _load() -> None:
-    if importlib.util.find_spec("hetnet_ext._C") is None:
+    if PathFinder.find_spec("hetnet_ext._C", [str(_PACKAGE)]) is None:
         if (_PACKAGE.parent / "csrc").is_dir():
             raise ImportError(
                 f"hetnet_ext was imported from its source tree ({_PACKAGE.parent}), which holds no compiled library: "

@@ -34,13 +34,13 @@ class: probability 0, gradient 0. NaN or +inf make their own row NaN.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from . import reference
-from ._arguments import prepare
+from ._arguments import McStatistics, prepare
 
 if TYPE_CHECKING:
     from ._arguments import Head
@@ -53,19 +53,6 @@ if _backend not in _BACKENDS:
     raise ImportError(f"HETNET_BACKEND: expected one of {', '.join(_BACKENDS)}, got {_backend!r}")
 if _backend == "native":
     from . import ops
-
-
-class McStatistics(NamedTuple):
-    """Monte-Carlo statistics of the class probabilities over the samples."""
-
-    mean: Tensor
-    """(..., K) mean probabilities."""
-    variance: Tensor
-    """(..., K) variance of the probabilities: the mean squared distance from their mean."""
-    expected_entropy: Tensor
-    """(...) mean entropy of the samples, in nats: the aleatoric uncertainty."""
-    num_samples: int
-    """Number of samples, S."""
 
 
 def sample_logits(

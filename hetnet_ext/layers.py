@@ -171,7 +171,10 @@ class HeteroscedasticLayer(nn.Module):
         return functional.mc_log_probs(*parameters, num_samples=self.training_samples, temperature=self.temperature)
 
     def extra_repr(self) -> str:
+        temperature = self.temperature
+        if isinstance(temperature, Tensor):
+            temperature = math.nan if temperature.is_meta else temperature.item()
         return (
             f"in_features={self.in_features}, num_classes={self.num_classes}, num_factors={self.num_factors}, "
-            f"temperature={float(self.temperature):g}, is_parameter_efficient={self.is_parameter_efficient}"
+            f"temperature={temperature:g}, is_parameter_efficient={self.is_parameter_efficient}"
         )

@@ -7,12 +7,13 @@ differentiable as often as one likes. It materialises the samples, and is meant 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._arguments import Head, prepare
+from ._arguments import Head, McStatistics, prepare, without_autocast
 
 _LOW_WORD = 0xFFFFFFFF
 # Rows whose samples are held at a time hold at most this many normals.
@@ -115,7 +116,7 @@ def _utilities(head: Head) -> Tensor:
         if head.factor_scale is not None:
             eta = eta * head.factor_scale
         formula = "kr,sbr->sbk" if head.cov_factor.dim() == 2 else "bkr,sbr->sbk"
-        with torch.autocast(eta.device.type, enabled=False):
+        with without_autocast(eta):
             utilities = utilities + torch.einsum(formula, head.cov_factor, eta)
     return (utilities + _zero_if_finite(head)[:, None]) / head.temperature
 
@@ -130,41 +131,22 @@ def _zero_if_finite(head: Head) -> Tensor:
     return zero
 
 
-def sample_logits(
-    loc: Tensor,
-    scale: Tensor,
-    cov_factor: Tensor | None = None,
-    factor_scale: Tensor | None = None,
-    *,
-    num_samples: int = 1,
-    temperature: float | Tensor = 1.0,
-    seed: int | Tensor | None = None,
-    row_offset: int = 0,
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    """See :func:`hetnet_ext.functional.sample_logits`."""
-    head, batch = prepare(
-        loc, scale, cov_factor, factor_scale, num_samples=num_samples, temperature=temperature, seed=seed,
-        row_offset=row_offset, generator=generator,
-    )  # fmt: skip
-    return sample_logits_of(head).reshape(head.num_samples, *batch, loc.shape[-1])
+def sample_logits(*args: Any, num_samples: int = 1, **kwargs: Any) -> Tensor:
+    """See :func:`hetnet_ext.functional.sample_logits`, whose arguments it takes."""
+    head, batch = prepare(*args, num_samples=num_samples, **kwargs)
+    return sample_logits_of(head).reshape(head.num_samples, *batch, head.loc.shape[-1])
 
 
-def mc_log_probs(
-    loc: Tensor,
-    scale: Tensor,
-    cov_factor: Tensor | None = None,
-    factor_scale: Tensor | None = None,
-    *,
-    num_samples: int,
-    temperature: float | Tensor = 1.0,
-    seed: int | Tensor | None = None,
-    row_offset: int = 0,
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    """See :func:`hetnet_ext.functional.mc_log_probs`."""
-    head, batch = prepare(
-        loc, scale, cov_factor, factor_scale, num_samples=num_samples, temperature=temperature, seed=seed,
-        row_offset=row_offset, generator=generator,
-    )  # fmt: skip
-    return log_probs_of(head).reshape(loc.shape)
+def mc_log_probs(*args: Any, **kwargs: Any) -> Tensor:
+    """See :func:`hetnet_ext.functional.mc_log_probs`, whose arguments it takes."""
+    head, batch = prepare(*args, **kwargs)
+    return log_probs_of(head).reshape(*batch, head.loc.shape[-1])
+
+
+@torch.no_grad()
+def mc_statistics(*args: Any, **kwargs: Any) -> McStatistics:
+    """See :func:`hetnet_ext.functional.mc_statistics`, whose arguments it takes."""
+    head, batch = prepare(*args, **kwargs)
+    mean, variance, entropy = statistics_of(head)
+    shape = (*batch, head.loc.shape[-1])
+    return McStatistics(mean.reshape(shape), variance.reshape(shape), entropy.reshape(batch), head.num_samples)
