@@ -28,6 +28,7 @@ from torch.utils.data import DataLoader
 
 import hetnet_ext
 from hetnet_ext import HeteroscedasticLayer, functional, het_net, quantify, representer
+from hetnet_ext._library import cpu_capability
 from hetnet_ext.data import load_mnist
 from hetnet_ext.models import MLPClassifier
 
@@ -193,7 +194,10 @@ def main() -> None:
 
     cpu = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "")
     print(f"{cpu.split(':')[-1].strip() or platform.machine()}, {arguments.threads} threads, ", end="")
-    print(f"{hetnet_ext._library.cpu_capability()}; Python {platform.python_version()}, torch {torch.__version__}, ", end="")
+    print(
+        f"{cpu_capability()}; Python {platform.python_version()}, torch {torch.__version__}, ",
+        end="",
+    )
     print(f"hetnet_ext {hetnet_ext.__version__}, probly {getattr(probly, '__version__', 'not installed')}\n")
     print("| job | | time | times ours |\n|---|---|---:|---:|")
     statistics_case(arguments.repeats)

@@ -166,7 +166,7 @@ struct GradientTensors {
   explicit GradientTensors(const HeadTensors& in)
       : loc(in.empty({in.rows(), in.classes()})),
         scale(in.empty({in.rows(), in.classes()})),
-        cov_factor(!in.cov_factor        ? in.empty({0})
+        cov_factor(!in.cov_factor       ? in.empty({0})
                    : in.shared_factor() ? in.empty({in.classes(), in.factors()})
                                         : in.empty({in.rows(), in.classes(), in.factors()})),
         factor_scale(in.factor_scale ? in.empty({in.rows(), in.factors()}) : in.empty({0})),
@@ -252,7 +252,7 @@ STABLE_TORCH_LIBRARY_IMPL(hetnet_ext, CompositeExplicitAutograd, m) {
 
 // The module itself is empty: importing it loads the library, which registers the operators.
 PyMODINIT_FUNC PyInit__C(void) {
-  static PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_C",    nullptr, -1, nullptr,
-                                   nullptr,               nullptr, nullptr, nullptr};
+  static PyModuleDef definition = {
+      PyModuleDef_HEAD_INIT, "_C", nullptr, -1, nullptr, nullptr, nullptr, nullptr, nullptr};
   return PyModule_Create(&definition);
 }

@@ -49,7 +49,7 @@ def main() -> None:
     torch.manual_seed(arguments.seed)
     start = time.perf_counter()
 
-    points, labels, clean = two_moons(arguments.points)
+    points, labels, _ = two_moons(arguments.points)
     model = het_net(MLPClassifier(in_features=2, hidden_features=64, out_features=2))
     head = next(module for module in model.modules() if isinstance(module, HeteroscedasticLayer))
     head.training_samples = arguments.training_samples

@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from . import _library, data, functional, models, plotting, reference
+from . import data, functional, models, plotting, reference
 from .layers import HeadParameters, HeteroscedasticLayer
 from .method import het_net
 from .quantification import AleatoricDecomposition, quantify

@@ -126,7 +126,8 @@ def _read(path: Path, checksum: str, shape: tuple[int, ...]) -> np.ndarray:
     if hashlib.sha256(content).hexdigest() != checksum:
         raise ValueError(f"{path} is damaged: expected the SHA-256 {checksum}; delete it to have it downloaded again")
     header = 4 + 4 * len(shape)  # a magic number and the sizes
-    return np.frombuffer(content, np.uint8, offset=header).reshape(shape).copy()
+    pixels: np.ndarray = np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+    return pixels.copy()  # writable
 
 
 def _mini() -> list[np.ndarray]:

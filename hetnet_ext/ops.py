@@ -68,7 +68,7 @@ class SampleLogits(torch.autograd.Function):
 
     @staticmethod
     def forward(*args: Any) -> Tensor:
-        return _ops.sample_logits(*args)  # type: ignore[no-any-return]
+        return _ops.sample_logits(*args)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -76,7 +76,7 @@ class SampleLogits(torch.autograd.Function):
         ctx.num_samples = inputs[-1]
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         return _returned(ctx, _ops.sample_logits_backward(grad_out, *ctx.saved_tensors, ctx.num_samples))
 
@@ -86,7 +86,7 @@ class McLogProbs(torch.autograd.Function):
 
     @staticmethod
     def forward(*args: Any) -> Tensor:
-        return _ops.mc_log_probs(*args)  # type: ignore[no-any-return]
+        return _ops.mc_log_probs(*args)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -94,6 +94,6 @@ class McLogProbs(torch.autograd.Function):
         ctx.num_samples = inputs[-1]
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         return _returned(ctx, _ops.mc_log_probs_backward(grad_out, *ctx.saved_tensors, ctx.num_samples))

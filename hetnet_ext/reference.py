@@ -38,10 +38,9 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
 
 def standard_normals(seed: Tensor, num_samples: int, rows: int, dimensions: int, dtype: torch.dtype) -> Tensor:
     """The noise of docs/noise.md, (S, B, dimensions)."""
-    integers = {"dtype": torch.int64, "device": seed.device}
-    row = (seed[1] + torch.arange(rows, **integers))[:, None]
-    sample = torch.arange(num_samples, **integers)[:, None, None]
-    block = torch.arange((dimensions + 3) // 4, **integers)
+    row = (seed[1] + torch.arange(rows, device=seed.device))[:, None]
+    sample = torch.arange(num_samples, device=seed.device)[:, None, None]
+    block = torch.arange((dimensions + 3) // 4, device=seed.device)
     counter = torch.broadcast_tensors(block, sample, row & _LOW_WORD, row >> 32 & _LOW_WORD)
     words = philox(counter, (seed[0] & _LOW_WORD, seed[0] >> 32 & _LOW_WORD))
     pairs = [box_muller(words[0], words[1], dtype), box_muller(words[2], words[3], dtype)]

@@ -45,7 +45,7 @@ class HetNetRepresentation:
     @property
     def mutual_information(self) -> Tensor:
         """(...) predictive minus expected entropy: how much the samples disagree."""
-        return (self.predictive_entropy - self.expected_entropy).clamp_min(0)
+        return torch.clamp_min(self.predictive_entropy - self.expected_entropy, 0)
 
     @property
     def standard_error(self) -> Tensor:
@@ -150,9 +150,7 @@ class HetNetRepresenter:
             reason = "its output is not the output of its heteroscedastic layer"
         else:
             return calls[0]
-        warnings.warn(
-            f"the whole model runs {self.num_samples} times, because {reason}", RuntimeWarning, stacklevel=4
-        )
+        warnings.warn(f"the whole model runs {self.num_samples} times, because {reason}", RuntimeWarning, stacklevel=4)
         return None
 
     def _passes(self, batch: Tensor, seed: Tensor, start: int) -> Iterator[Tensor]:

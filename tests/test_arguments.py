@@ -125,11 +125,15 @@ def test_layer_input():
 def test_het_net():
     with pytest.raises(TypeError, match=re.escape("base: expected a torch.nn.Module, got function")):
         hetnet_ext.het_net(lambda x: x)
-    with pytest.raises(ValueError, match=re.escape("base: expected a model with a torch.nn.Linear, got a ReLU without one")):
+    with pytest.raises(
+        ValueError, match=re.escape("base: expected a model with a torch.nn.Linear, got a ReLU without one")
+    ):
         hetnet_ext.het_net(torch.nn.ReLU())
     with pytest.raises(ValueError, match="base: expected a plain classifier, got one that has a HeteroscedasticLayer"):
         hetnet_ext.het_net(hetnet_ext.het_net(torch.nn.Linear(4, 3)))
-    with pytest.raises(ValueError, match="predictor_type: expected one of logit_classifier, probabilistic_classifier, got 'x'"):
+    with pytest.raises(
+        ValueError, match="predictor_type: expected one of logit_classifier, probabilistic_classifier, got 'x'"
+    ):
         hetnet_ext.het_net(torch.nn.Linear(4, 3), predictor_type="x")
     with pytest.raises(ValueError, match="base: expected initialised parameters, got a LazyLinear"):
         hetnet_ext.het_net(torch.nn.LazyLinear(4))
@@ -141,7 +145,9 @@ def test_representer():
     model = hetnet_ext.het_net(torch.nn.Linear(4, 3))
     with pytest.raises(TypeError, match=re.escape("model: expected a torch.nn.Module, got int")):
         hetnet_ext.representer(3, 10)
-    with pytest.raises(ValueError, match="model: expected a model with a HeteroscedasticLayer, got a Linear without one"):
+    with pytest.raises(
+        ValueError, match="model: expected a model with a HeteroscedasticLayer, got a Linear without one"
+    ):
         hetnet_ext.representer(torch.nn.Linear(4, 3), 10)
     with pytest.raises(ValueError, match="num_samples: expected 1 to 2147483647, got 0"):
         hetnet_ext.representer(model, 0)

@@ -29,7 +29,12 @@ def test_no_noise_is_a_plain_log_softmax(samples):
 def expectation(function, mean: float, deviation: float) -> float:
     """E f(N(mean, deviation^2)) by adaptive quadrature."""
     value, error = integrate.quad(
-        lambda z: function(mean + deviation * z) * stats.norm.pdf(z), -12, 12, points=[-mean / deviation], limit=200, epsabs=1e-11
+        lambda z: function(mean + deviation * z) * stats.norm.pdf(z),
+        -12,
+        12,
+        points=[-mean / deviation],
+        limit=200,
+        epsabs=1e-11,
     )
     assert error < 1e-7
     return value
@@ -43,7 +48,11 @@ def test_two_classes_against_quadrature(gap, scale, factor, temperature):
     """For K = 2 the difference of the utilities is a normal of one dimension."""
     samples = 400_000
     loc = torch.tensor([[gap, 0.0]], dtype=torch.float64)
-    arguments = (loc, torch.tensor([scale], dtype=torch.float64), torch.tensor(factor, dtype=torch.float64)[None, :, None])
+    arguments = (
+        loc,
+        torch.tensor([scale], dtype=torch.float64),
+        torch.tensor(factor, dtype=torch.float64)[None, :, None],
+    )
     options = {"num_samples": samples, "temperature": temperature, "seed": 1}
     deviation = math.sqrt(scale[0] ** 2 + scale[1] ** 2 + (factor[0] - factor[1]) ** 2) / temperature
 
@@ -56,7 +65,9 @@ def test_two_classes_against_quadrature(gap, scale, factor, temperature):
     mean = expectation(sigmoid, gap / temperature, deviation)
     second = expectation(lambda x: sigmoid(x) ** 2, gap / temperature, deviation)
     want_entropy = expectation(entropy, gap / temperature, deviation)
-    entropy_deviation = math.sqrt(expectation(lambda x: entropy(x) ** 2, gap / temperature, deviation) - want_entropy**2)
+    entropy_deviation = math.sqrt(
+        expectation(lambda x: entropy(x) ** 2, gap / temperature, deviation) - want_entropy**2
+    )
     got = functional.mc_statistics(*arguments, **options)
     five_errors = 5 / math.sqrt(samples)
     assert abs(got.mean[0, 0].item() - mean) < five_errors * math.sqrt(second - mean**2)

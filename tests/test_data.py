@@ -114,7 +114,7 @@ def test_mini_missing_or_damaged(tmp_path, monkeypatch):
     path = tmp_path / "data" / "data" / "mnist_5k.csv.gz"
     path.parent.mkdir(parents=True)
     path.write_bytes(b"nonsense")
-    with pytest.raises(ValueError, match="mnist_5k.csv.gz is damaged"):
+    with pytest.raises(ValueError, match=r"mnist_5k\.csv\.gz is damaged"):
         data.load_mnist(source="mini")
 
 

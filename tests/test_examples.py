@@ -46,9 +46,7 @@ def test_mnist_mini(tmp_path):
 @pytest.mark.skipif(MNIST_ROOT is None, reason="needs MNIST: HETNET_MNIST_ROOT")
 @pytest.mark.parametrize("seed", ["0", "1", "2"])
 def test_mnist_full(tmp_path, seed):
-    output = run(
-        EXAMPLES / "het_net_mnist.py", "--data", "full", "--root", MNIST_ROOT, "--seed", seed, folder=tmp_path
-    )
+    output = run(EXAMPLES / "het_net_mnist.py", "--data", "full", "--root", MNIST_ROOT, "--seed", seed, folder=tmp_path)
     print(output)
     check_mnist(output, least_accuracy=96.7, least_ratio=5)
 

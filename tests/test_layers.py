@@ -35,7 +35,9 @@ def noise_of_next_call(samples: int, rows: int, dimensions: int) -> torch.Tensor
     state = torch.get_rng_state()
     seed = torch.randint(-(2**63), 2**63 - 1, (1,))
     torch.set_rng_state(state)
-    return reference.standard_normals(torch.cat((seed, torch.zeros(1).long())), samples, rows, dimensions, torch.float32)
+    return reference.standard_normals(
+        torch.cat((seed, torch.zeros(1).long())), samples, rows, dimensions, torch.float32
+    )
 
 
 @pytest.mark.parametrize("form", FORMS)

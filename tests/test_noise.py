@@ -212,8 +212,6 @@ class TestStatistics:
         torch.manual_seed(5)
         assert torch.equal(functional.sample_logits(loc, scale), first)
         assert not torch.equal(first, second)
-        draws = [
-            functional.sample_logits(loc, scale, generator=torch.Generator().manual_seed(8)) for _ in range(2)
-        ]
+        draws = [functional.sample_logits(loc, scale, generator=torch.Generator().manual_seed(8)) for _ in range(2)]
         assert torch.equal(draws[0], draws[1])
         assert not torch.equal(draws[0], first)

@@ -163,7 +163,6 @@ def test_autocast_promotes_to_float32(operator):
 
 def everything(head, samples, seed=5, row_offset=0):
     """All results and gradients of a head, in one list."""
-    head = {name: tensor if tensor.is_leaf else tensor for name, tensor in head.items()}
     options = {"num_samples": samples, "seed": seed, "row_offset": row_offset}
     results = []
     for operator in (functional.sample_logits, functional.mc_log_probs):

@@ -52,7 +52,9 @@ def test_statistics_are_those_of_the_samples(model):
     torch.testing.assert_close(representation.expected_entropy, entropy.mean(0), **close)
     total = torch.special.entr(samples.mean(0)).sum(-1)
     torch.testing.assert_close(representation.predictive_entropy, total, **close)
-    torch.testing.assert_close(representation.mutual_information, total - entropy.mean(0), rtol=1e-4, atol=2e-6, check_dtype=False)
+    torch.testing.assert_close(
+        representation.mutual_information, total - entropy.mean(0), rtol=1e-4, atol=2e-6, check_dtype=False
+    )
     torch.testing.assert_close(representation.standard_error, samples.std(0) / math.sqrt(600), **close)
     assert torch.equal(representation.samples().double(), samples)
 
@@ -101,9 +103,7 @@ def test_seeds(model):
     torch.manual_seed(1)
     assert torch.equal(representer(model, 20).represent(x).mean, first)
     assert not torch.equal(first, second)
-    generated = [
-        representer(model, 20, generator=torch.Generator().manual_seed(4)).represent(x).mean for _ in range(2)
-    ]
+    generated = [representer(model, 20, generator=torch.Generator().manual_seed(4)).represent(x).mean for _ in range(2)]
     assert torch.equal(*generated)
 
 

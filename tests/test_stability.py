@@ -105,7 +105,9 @@ def test_nan_and_infinity_stay_in_their_row(argument, bad, samples):
         assert a[7].isnan().all()
         assert torch.equal(a[others], b[others])
     upstream = torch.ones_like(outputs[0])
-    got, want = (gradients(output, arguments, upstream) for output, arguments in zip(outputs, (head, good_head)))
+    got, want = (
+        gradients(output, arguments, upstream) for output, arguments in zip(outputs, (head, good_head), strict=True)
+    )
     for name in ("loc", "scale", "cov_factor", "factor_scale"):
         assert got[name][7].isnan().any()
         assert torch.equal(got[name][others], want[name][others])

@@ -19,12 +19,12 @@ template <>
 struct FloatFormat<float> {
   static constexpr int mantissa_bits = 23;
   static constexpr int32_t exponent_bias = 127;
-  static constexpr float round_magic = 12582912.0f;       // 1.5 * 2^23: adding it rounds to an integer
+  static constexpr float round_magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   static constexpr int32_t exponent_mask = ~0x007fffff;
-  static constexpr int32_t sqrt_half_bits = 0x3f3504f3;   // sqrt(1/2)
-  static constexpr float min_exp = -87.33654f;            // log of the smallest normal number
+  static constexpr int32_t sqrt_half_bits = 0x3f3504f3;  // sqrt(1/2)
+  static constexpr float min_exp = -87.33654f;           // log of the smallest normal number
   static constexpr float log2_e = 1.44269504f;
-  static constexpr float ln2_high = 0.693359375f;         // 10 bits: n * ln2_high is exact
+  static constexpr float ln2_high = 0.693359375f;  // 10 bits: n * ln2_high is exact
   static constexpr float ln2_low = -2.12194440e-4f;
 };
 
@@ -54,7 +54,8 @@ HETNET_INLINE V exp(V x) {
   const V tail = polynomial(r, Coefficients<S>::exp);
   const V mantissa = L::fmadd(r * r, tail, r) + splat<V>(S(1));
   // the low bits of `shifted` are n; the shift drops the rest
-  const auto power_of_two = (typename L::Int)((typename L::UInt)(L::bits(shifted) + F::exponent_bias) << F::mantissa_bits);
+  const auto power_of_two =
+      (typename L::Int)((typename L::UInt)(L::bits(shifted) + F::exponent_bias) << F::mantissa_bits);
   return L::select(x < splat<V>(F::min_exp), splat<V>(S(0)), mantissa * L::from_bits(power_of_two));
 }
 

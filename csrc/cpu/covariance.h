@@ -126,8 +126,8 @@ struct GradientSums {
   // The temperature's gradient is that of utilities from `origin` on: where `delta` sums to
   // zero, an origin near the large utilities spares it cancellation.
   template <class Lanes>
-  static void add(const Head<T>& head, const Sampler<T, Lanes>& sampler, const Draw<T>& draw,
-                  const V* __restrict delta, V origin, V* __restrict scratch, V* __restrict sums) {
+  static void add(const Head<T>& head, const Sampler<T, Lanes>& sampler, const Draw<T>& draw, const V* __restrict delta,
+                  V origin, V* __restrict scratch, V* __restrict sums) {
     using L = lane<V>;
     const int64_t classes = head.classes, factors = head.factors;
     V* loc = sums;
@@ -179,9 +179,7 @@ struct GradientSums {
     *shared -= lanes.sum_over_rows(*sums * inverse_temperature);
   }
 
-  static int64_t shared_size(const Head<T>& head) {
-    return (head.shared_factor ? head.classes * head.factors : 0) + 1;
-  }
+  static int64_t shared_size(const Head<T>& head) { return (head.shared_factor ? head.classes * head.factors : 0) + 1; }
 };
 
 }  // namespace HETNET_CPU_NAMESPACE

@@ -240,10 +240,9 @@ void reduce_gradient(const Head<T>& head, const HeadGradient<T>& grad, const Bod
 
 template <class T, class Lanes>
 void sample_logits_backward(const Head<T>& head, const T* grad_out, const HeadGradient<T>& grad) {
-  reduce_gradient<T, Lanes>(head, grad,
-                            [&](Worker<T, Lanes>& worker, bool split, typename Lanes::Total* sums) {
-                              reduce_samples(head, worker, GivenGradientSum<T>(head, grad_out), split, sums);
-                            });
+  reduce_gradient<T, Lanes>(head, grad, [&](Worker<T, Lanes>& worker, bool split, typename Lanes::Total* sums) {
+    reduce_samples(head, worker, GivenGradientSum<T>(head, grad_out), split, sums);
+  });
 }
 
 template <class T, class Lanes>
@@ -298,7 +297,7 @@ bool rows_along_lanes(const Head<T>& head) {
   return head.samples < kWidth || (head.samples < 4 * kWidth && tile_bytes <= 16384);
 }
 
-#define HETNET_CHOOSE_LANES(kernel, head, ...)         \
+#define HETNET_CHOOSE_LANES(kernel, head, ...) \
   rows_along_lanes(head) ? kernel<T, RowLanes<T>>(head, __VA_ARGS__) : kernel<T, SampleLanes<T>>(head, __VA_ARGS__)
 
 template <class T>

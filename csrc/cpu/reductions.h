@@ -78,8 +78,7 @@ struct RelativeProbabilitySum : SumsAndMaxima<T> {
   template <class Lanes>
   void add(const Sampler<T, Lanes>&, const Draw<T>& draw, V* scratch, V* vectors) const {
     const auto link = softmax(draw.utility, this->sums, draw.valid, scratch);
-    for (int64_t k = 0; k < this->sums; ++k)
-      vectors[k] += exp(link.log_probability(draw.utility[k]) - reference[k]);
+    for (int64_t k = 0; k < this->sums; ++k) vectors[k] += exp(link.log_probability(draw.utility[k]) - reference[k]);
   }
 };
 
@@ -119,8 +118,9 @@ struct Statistics {
 
   // Lanes are samples, lanes are rows: the same formulas on their sums.
   void collapse(const V* vectors, int64_t samples, double* totals) const {
-    collapse_to(vectors, samples, totals, [](V x) { return static_cast<double>(lane<V>::sum(x)); },
-                [](V x) { return static_cast<double>(x[0]); });
+    collapse_to(
+        vectors, samples, totals, [](V x) { return static_cast<double>(lane<V>::sum(x)); },
+        [](V x) { return static_cast<double>(x[0]); });
   }
   void collapse(const V* vectors, int64_t samples, V* totals) const {
     collapse_to(vectors, samples, totals, [](V x) { return x; }, [](V x) { return x; });
@@ -197,8 +197,7 @@ struct LogProbGradientSum : SumsAndMaxima<T> {
     V sum{};
     for (int64_t k = 0; k < head.classes; ++k) {
       probability[k] *= link.inverse_sum;
-      const V ratio =
-          kRelative ? exp(link.log_probability(draw.utility[k]) - log_prob[k]) : probability[k];
+      const V ratio = kRelative ? exp(link.log_probability(draw.utility[k]) - log_prob[k]) : probability[k];
       delta[k] = weight[k] * ratio;
       sum += delta[k];
     }

@@ -48,8 +48,12 @@ HETNET_INLINE DoubleVec fmadd(DoubleVec a, DoubleVec b, DoubleVec c) {
 }
 HETNET_INLINE FloatVec square_root(FloatVec x) { return (FloatVec)_mm512_maskz_sqrt_ps(kFloats, (__m512)x); }
 HETNET_INLINE DoubleVec square_root(DoubleVec x) { return (DoubleVec)_mm512_maskz_sqrt_pd(kDoubles, (__m512d)x); }
-HETNET_INLINE FloatVec maximum(FloatVec a, FloatVec b) { return (FloatVec)_mm512_maskz_max_ps(kFloats, (__m512)a, (__m512)b); }
-HETNET_INLINE DoubleVec maximum(DoubleVec a, DoubleVec b) { return (DoubleVec)_mm512_maskz_max_pd(kDoubles, (__m512d)a, (__m512d)b); }
+HETNET_INLINE FloatVec maximum(FloatVec a, FloatVec b) {
+  return (FloatVec)_mm512_maskz_max_ps(kFloats, (__m512)a, (__m512)b);
+}
+HETNET_INLINE DoubleVec maximum(DoubleVec a, DoubleVec b) {
+  return (DoubleVec)_mm512_maskz_max_pd(kDoubles, (__m512d)a, (__m512d)b);
+}
 HETNET_INLINE UInt64Vec multiply_low_words(UInt64Vec a, UInt64Vec b) {
   return (UInt64Vec)_mm512_maskz_mul_epu32(kDoubles, (__m512i)a, (__m512i)b);
 }

@@ -15,9 +15,7 @@ struct DoubleWords {
 
   static HETNET_INLINE DoubleWords splat(uint32_t x) { return {x + UInt64Vec{}}; }
   // lane i: first + step i, low and high 32 bits
-  static HETNET_INLINE DoubleWords sequence_low(uint64_t first) {
-    return {first + (UInt64Vec)lane<DoubleVec>::iota()};
-  }
+  static HETNET_INLINE DoubleWords sequence_low(uint64_t first) { return {first + (UInt64Vec)lane<DoubleVec>::iota()}; }
   static HETNET_INLINE DoubleWords sequence_high(uint64_t first) { return {sequence_low(first).w >> 32}; }
   HETNET_INLINE UInt64Vec lanes() const { return w & 0xffffffffu; }
 };
