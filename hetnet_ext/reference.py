@@ -49,13 +49,13 @@ def standard_normals(seed: Tensor, num_samples: int, rows: int, dimensions: int,
 
 def box_muller(radius_word: Tensor, angle_word: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Two independent standard normals from two words. The uniforms are float32 numbers in every dtype."""
-    u = (radius_word >> 1).to(torch.float32) * 2.0**-31 + 2.0**-32
+    u = (radius_word & 0x7FFFFFFF).to(torch.float32) * 2.0**-31 + 2.0**-32
     signed = torch.where(angle_word >= 2**31, angle_word - 2**32, angle_word)
     t = signed.to(torch.float32) * 2.0**-32
     radius = torch.sqrt(-2 * torch.log(u.to(dtype)))
     t = t.to(dtype)
     cosine = torch.sin(math.pi * (0.5 - t.abs()))  # keeps its digits near its zeros at 1/2
-    mirror = 1 - 2 * (radius_word & 1).to(dtype)
+    mirror = 1 - 2 * (radius_word >> 31).to(dtype)
     return mirror * radius * cosine, radius * torch.sin(math.pi * t)
 
 

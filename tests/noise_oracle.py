@@ -28,13 +28,13 @@ def philox4x32_10(counter: np.ndarray, key: np.ndarray) -> np.ndarray:
 
 def box_muller(radius_word: np.ndarray, angle_word: np.ndarray) -> np.ndarray:
     """Return the pairs of normals, float64 (..., 2), of pairs of words, uint32 (...)."""
-    i = (radius_word >> np.uint32(1)).astype(np.float32)
+    i = (radius_word & np.uint32(2**31 - 1)).astype(np.float32)
     u = i * np.float32(2.0**-31) + np.float32(2.0**-32)
     t = angle_word.view(np.int32).astype(np.float32) * np.float32(2.0**-32)
 
     r = np.sqrt(-2.0 * np.log(u.astype(np.float64)))
     t = t.astype(np.float64)
-    mirror = np.where(radius_word & np.uint32(1), -1.0, 1.0)
+    mirror = np.where(radius_word >= np.uint32(2**31), -1.0, 1.0)
     cosine = np.sin(np.pi * (0.5 - np.abs(t)))  # cos(pi t), accurate near its zeros as well: the difference is exact
     sine = np.sin(np.pi * t)
     return np.stack([mirror * r * cosine, r * sine], axis=-1)

@@ -26,6 +26,7 @@ struct FloatFormat<float> {
   static constexpr float log2_e = 1.44269504f;
   static constexpr float ln2_high = 0.693359375f;  // 10 bits: n * ln2_high is exact
   static constexpr float ln2_low = -2.12194440e-4f;
+  static constexpr float ulp_of_one = 0x1p-23f;
 };
 
 template <>
@@ -39,6 +40,7 @@ struct FloatFormat<double> {
   static constexpr double log2_e = 1.4426950408889634;
   static constexpr double ln2_high = 6.93147180369123816490e-01;  // 33 bits
   static constexpr double ln2_low = 1.90821492927058770002e-10;
+  static constexpr double ulp_of_one = 0x1p-52;
 };
 
 // e^x for x <= 88 (float) or 709 (double). Where e^x is subnormal the result is 0; NaN stays NaN.
@@ -59,32 +61,44 @@ HETNET_INLINE V exp(V x) {
   return L::select(x < splat<V>(F::min_exp), splat<V>(S(0)), mantissa * L::from_bits(power_of_two));
 }
 
-// log x for normal x > 0. Anything else has no defined result: see `log_or_limit`.
-template <class V>
-HETNET_INLINE V log(V x) {
+// kScale log x for normal x > 0; see `polynomial` for the scale. Anything but a normal x > 0 has
+// no defined result: see `log_or_limit`.
+template <int kScale, class V>
+HETNET_INLINE V scaled_log(V x) {
   using L = lane<V>;
   using S = typename L::Scalar;
   using F = FloatFormat<S>;
-  // x = 2^e m with m in [sqrt(1/2), sqrt(2))
-  const auto offset = L::bits(x) - F::sqrt_half_bits;
-  const V f = L::from_bits(L::bits(x) - (offset & F::exponent_mask)) - splat<V>(S(1));
-  const V e = L::to_real(offset >> F::mantissa_bits);
+  constexpr S c = S(kScale);
+  // x = 2^e m with m in [sqrt(1/2), sqrt(2)), and e still in the exponent's place
+  const auto exponent = (L::bits(x) - F::sqrt_half_bits) & F::exponent_mask;
+  const V f = L::from_bits(L::bits(x) - exponent) - splat<V>(S(1));
+  const V e = L::to_real(exponent);
   const V f2 = f * f;
   V tail;
   if constexpr (sizeof(S) == sizeof(float)) {
-    tail = f2 * f * polynomial(f, Coefficients<S>::log);
-    tail = L::fmadd(e, splat<V>(F::ln2_low), tail);
-    tail = L::fmadd(splat<V>(S(-0.5)), f2, tail);
+    tail = f2 * f * polynomial<kScale>(f, Coefficients<S>::log);
+    tail = L::fmadd(e, splat<V>(c * F::ln2_low * F::ulp_of_one), tail);
+    tail = L::fmadd(splat<V>(c * S(-0.5)), f2, tail);
   } else {
-    // log(1 + f) = 2 s + s^3 p(s^2) with s = f / (2 + f), and 2 s = f - s f
+    // log(1 + f) = 2 s + s^3 p(s^2) with s = f / (2 + f)
     const V s = f / (f + splat<V>(S(2)));
     const V s2 = s * s;
-    const V half = splat<V>(S(0.5)) * f2;
+    const V half = splat<V>(c * S(0.5)) * f2;
     // 2 s = f - f^2/2 + s f^2/2, which keeps the leading term exact
-    tail = s * L::fmadd(s2, polynomial(s2, Coefficients<S>::log), half);
-    tail = L::fmadd(e, splat<V>(F::ln2_low), tail) - half;
+    tail = s * L::fmadd(s2, polynomial<kScale>(s2, Coefficients<S>::log), half);
+    tail = L::fmadd(e, splat<V>(c * F::ln2_low * F::ulp_of_one), tail) - half;
   }
-  return L::fmadd(e, splat<V>(F::ln2_high), f + tail);
+  return L::fmadd(e, splat<V>(c * F::ln2_high * F::ulp_of_one), L::fmadd(splat<V>(c), f, tail));
+}
+
+template <class V>
+HETNET_INLINE V log(V x) {
+  return scaled_log<1>(x);
+}
+
+template <class V>
+HETNET_INLINE V minus_two_log(V x) {
+  return scaled_log<-2>(x);
 }
 
 // log x with its limits: -inf at 0 (and below the normal numbers), NaN for NaN.

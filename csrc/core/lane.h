@@ -88,13 +88,15 @@ HETNET_INLINE V product_residual(V x, V a, V b) {
 #endif
 }
 
-// c[0] + x (c[1] + x (c[2] + ...)), each step one fused multiply-add.
-template <int kFirst = 0, class V, class S, std::size_t kCount>
+// kScale (c[0] + x (c[1] + x (c[2] + ...))), each step one fused multiply-add. The scale goes
+// into the constants: it is a power of two up to its sign, so that no rounding changes.
+template <int kScale = 1, int kFirst = 0, class V, class S, std::size_t kCount>
 HETNET_INLINE V polynomial(V x, const S (&c)[kCount]) {
+  const V first = splat<V>(S(kScale) * c[kFirst]);
   if constexpr (kFirst + 1 == kCount) {
-    return splat<V>(c[kFirst]);
+    return first;
   } else {
-    return lane<V>::fmadd(x, polynomial<kFirst + 1>(x, c), splat<V>(c[kFirst]));
+    return lane<V>::fmadd(x, polynomial<kScale, kFirst + 1>(x, c), first);
   }
 }
 

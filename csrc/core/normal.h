@@ -18,14 +18,14 @@ HETNET_INLINE void normal_pair(typename lane<V>::UInt radius_word, typename lane
   constexpr int kUnused = 8 * sizeof(S) - 32;
 
   // 31 bits: u in (0, 1], down to 2^-32
-  const V integer = L::round_to_float(L::to_real((Int)(radius_word >> 1)));
+  const V integer = L::round_to_float(L::to_real((Int)(radius_word & 0x7fffffffu)));
   const V u = L::round_to_float(L::fmadd(integer, splat<V>(S(0x1p-31)), splat<V>(S(0x1p-32))));
-  const V radius = L::square_root(splat<V>(S(-2)) * log(u));
+  const V radius = L::square_root(minus_two_log(u));
 
-  // 32 bits: an angle in the right half plane; the bit that u leaves over mirrors it
+  // 32 bits: an angle in the right half plane; the top bit, which u leaves over, mirrors it
   const Int angle = (Int)(angle_word << kUnused) >> kUnused;
   const V t = L::round_to_float(L::to_real(angle)) * splat<V>(S(0x1p-32));
-  const Int mirror = (Int)(radius_word << (8 * sizeof(S) - 1));
+  const Int mirror = (Int)((radius_word & 0x80000000u) << kUnused);
 
   first = L::from_bits(L::bits(radius) ^ mirror) * cospi(t);
   second = radius * sinpi(t);

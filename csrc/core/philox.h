@@ -1,7 +1,8 @@
 // Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
 //
-// A pure function of a 128-bit counter and a 64-bit key. `W` holds one 32-bit word a
-// lane: uint32_t, or the vector words of cpu/words.h.
+// A pure function of a 128-bit counter and a 64-bit key. A word is a uint32_t, or one word a
+// lane (cpu/words.h). A counter may mix the two: what is the same on all lanes stays scalar for
+// the first rounds, until the words that differ have spread into it.
 #pragma once
 
 #include "lane.h"
@@ -19,28 +20,36 @@ struct word_ops<uint32_t> {
   static HETNET_INLINE uint32_t low(Product p) { return static_cast<uint32_t>(p); }
 };
 
-struct PhiloxKey {
-  uint32_t k0, k1;
+// The key of each round: both of its words, as wide as a lane of words.
+struct PhiloxKeys {
+  uint64_t words[10][2];
+
+  explicit HETNET_INLINE PhiloxKeys(uint64_t seed) {
+    for (uint32_t round = 0; round < 10; ++round) {
+      words[round][0] = static_cast<uint32_t>(static_cast<uint32_t>(seed) + round * 0x9E3779B9u);
+      words[round][1] = static_cast<uint32_t>(static_cast<uint32_t>(seed >> 32) + round * 0xBB67AE85u);
+    }
+  }
 };
 
-HETNET_INLINE PhiloxKey philox_key(uint64_t seed) {
-  return {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
-}
-
-// Replaces the counter (c[0], c[1], c[2], c[3]) by its four random words.
 template <class W>
-HETNET_INLINE void philox4x32_10(W (&c)[4], PhiloxKey key) {
-  using ops = word_ops<W>;
-#pragma GCC unroll 10
-  for (int round = 0; round < 10; ++round) {
-    const auto p0 = ops::multiply(0xD2511F53u, c[0]);
-    const auto p1 = ops::multiply(0xCD9E8D57u, c[2]);
-    c[0] = ops::high(p1) ^ c[1] ^ key.k0;
-    c[1] = ops::low(p1);
-    c[2] = ops::high(p0) ^ c[3] ^ key.k1;
-    c[3] = ops::low(p0);
-    key.k0 += 0x9E3779B9u;
-    key.k1 += 0xBB67AE85u;
+struct PhiloxBlock {
+  W w0, w1, w2, w3;
+};
+
+HETNET_INLINE uint32_t xor_words(uint32_t a, uint32_t b, uint64_t key) { return a ^ b ^ static_cast<uint32_t>(key); }
+
+// The random words of counter (c0, c1, c2, c3).
+template <int kRound = 0, class C0, class C1, class C2, class C3>
+HETNET_INLINE auto philox4x32_10(C0 c0, C1 c1, C2 c2, C3 c3, const PhiloxKeys& keys) {
+  if constexpr (kRound == 10) {
+    return PhiloxBlock<C0>{c0, c1, c2, c3};
+  } else {
+    const auto p0 = word_ops<C0>::multiply(0xD2511F53u, c0);
+    const auto p1 = word_ops<C2>::multiply(0xCD9E8D57u, c2);
+    const auto n0 = xor_words(word_ops<C2>::high(p1), c1, keys.words[kRound][0]);
+    const auto n2 = xor_words(word_ops<C0>::high(p0), c3, keys.words[kRound][1]);
+    return philox4x32_10<kRound + 1>(n0, word_ops<C2>::low(p1), n2, word_ops<C0>::low(p0), keys);
   }
 }
 

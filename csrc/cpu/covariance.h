@@ -69,8 +69,7 @@ class Sampler {
 
   // The utilities of samples `sample`, `sample` + 1, ... up to the number of lanes.
   Draw<T> draw(int64_t sample) {
-    const PhiloxNormals<T> source{philox_key(head_.seed)};
-    source.fill(lanes_.position(head_, sample), head_.classes + head_.factors, noise_.get());
+    fill_normals<T>(keys_, lanes_.position(head_, sample), head_.classes + head_.factors, noise_.get());
 
     const V* eta = noise_.get() + head_.classes;
     const V* scaled_eta = eta;
@@ -104,6 +103,7 @@ class Sampler {
   }
 
   const Head<T>& head_;
+  const PhiloxKeys keys_{head_.seed};
   Lanes lanes_;
   typename Lanes::View loc_, scale_, factor_, factor_scale_;
   Buffer<V> noise_;  // eps, then eta

@@ -42,10 +42,10 @@ struct SampleLanes {
 
   SampleLanes(const Head<T>&, int64_t group) : row(group) {}
 
-  StreamPosition<T> position(const Head<T>& head, int64_t sample) const {
-    const uint64_t stream_row = static_cast<uint64_t>(head.row_offset + row);
-    return {Words<T>::sequence_low(static_cast<uint64_t>(sample)), Words<T>::splat(static_cast<uint32_t>(stream_row)),
-            Words<T>::splat(static_cast<uint32_t>(stream_row >> 32))};
+  StreamPosition<Words<T>, uint32_t, uint32_t> position(const Head<T>& head, int64_t sample) const {
+    const uint64_t stream_row = static_cast<uint64_t>(head.row_offset) + static_cast<uint64_t>(row);
+    return {Words<T>::sequence_low(static_cast<uint64_t>(sample)), static_cast<uint32_t>(stream_row),
+            static_cast<uint32_t>(stream_row >> 32)};
   }
   // The lanes whose sample exists.
   typename lane<V>::Mask valid(const Head<T>& head, int64_t sample) const {
@@ -111,10 +111,9 @@ struct RowLanes {
   }
   int64_t row(int64_t l) const { return first + (l < count ? l : count - 1); }
 
-  StreamPosition<T> position(const Head<T>& head, int64_t sample) const {
-    const uint64_t stream_row = static_cast<uint64_t>(head.row_offset + first);
-    return {Words<T>::splat(static_cast<uint32_t>(sample)), Words<T>::sequence_low(stream_row),
-            Words<T>::sequence_high(stream_row)};
+  StreamPosition<uint32_t, Words<T>, Words<T>> position(const Head<T>& head, int64_t sample) const {
+    const uint64_t stream_row = static_cast<uint64_t>(head.row_offset) + static_cast<uint64_t>(first);
+    return {static_cast<uint32_t>(sample), Words<T>::sequence_low(stream_row), Words<T>::sequence_high(stream_row)};
   }
   typename lane<V>::Mask valid(const Head<T>&, int64_t) const { return lane<V>::iota() >= 0; }
 

@@ -57,6 +57,9 @@ HETNET_INLINE DoubleVec maximum(DoubleVec a, DoubleVec b) {
 HETNET_INLINE UInt64Vec multiply_low_words(UInt64Vec a, UInt64Vec b) {
   return (UInt64Vec)_mm512_maskz_mul_epu32(kDoubles, (__m512i)a, (__m512i)b);
 }
+HETNET_INLINE UInt32Vec interleave_low_words(UInt64Vec a, UInt64Vec b) {
+  return (UInt32Vec)_mm512_maskz_shuffle_ps(kFloats, (__m512)a, (__m512)b, _MM_SHUFFLE(2, 0, 2, 0));
+}
 #elif defined(HETNET_CPU_AVX2)
 HETNET_INLINE FloatVec fmadd(FloatVec a, FloatVec b, FloatVec c) {
   return (FloatVec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
@@ -71,6 +74,9 @@ HETNET_INLINE DoubleVec maximum(DoubleVec a, DoubleVec b) { return (DoubleVec)_m
 HETNET_INLINE UInt64Vec multiply_low_words(UInt64Vec a, UInt64Vec b) {
   return (UInt64Vec)_mm256_mul_epu32((__m256i)a, (__m256i)b);
 }
+HETNET_INLINE UInt32Vec interleave_low_words(UInt64Vec a, UInt64Vec b) {
+  return (UInt32Vec)_mm256_shuffle_ps((__m256)a, (__m256)b, _MM_SHUFFLE(2, 0, 2, 0));
+}
 #elif defined(__x86_64__)
 HETNET_INLINE FloatVec fmadd(FloatVec a, FloatVec b, FloatVec c) { return a * b + c; }
 HETNET_INLINE DoubleVec fmadd(DoubleVec a, DoubleVec b, DoubleVec c) { return a * b + c; }
@@ -80,6 +86,9 @@ HETNET_INLINE FloatVec maximum(FloatVec a, FloatVec b) { return (FloatVec)_mm_ma
 HETNET_INLINE DoubleVec maximum(DoubleVec a, DoubleVec b) { return (DoubleVec)_mm_max_pd((__m128d)a, (__m128d)b); }
 HETNET_INLINE UInt64Vec multiply_low_words(UInt64Vec a, UInt64Vec b) {
   return (UInt64Vec)_mm_mul_epu32((__m128i)a, (__m128i)b);
+}
+HETNET_INLINE UInt32Vec interleave_low_words(UInt64Vec a, UInt64Vec b) {
+  return (UInt32Vec)_mm_shuffle_ps((__m128)a, (__m128)b, _MM_SHUFFLE(2, 0, 2, 0));
 }
 #elif defined(__aarch64__)
 HETNET_INLINE FloatVec fmadd(FloatVec a, FloatVec b, FloatVec c) {
@@ -94,6 +103,9 @@ HETNET_INLINE FloatVec maximum(FloatVec a, FloatVec b) { return a > b ? a : b; }
 HETNET_INLINE DoubleVec maximum(DoubleVec a, DoubleVec b) { return a > b ? a : b; }
 HETNET_INLINE UInt64Vec multiply_low_words(UInt64Vec a, UInt64Vec b) {
   return (UInt64Vec)vmull_u32(vmovn_u64((uint64x2_t)a), vmovn_u64((uint64x2_t)b));
+}
+HETNET_INLINE UInt32Vec interleave_low_words(UInt64Vec a, UInt64Vec b) {
+  return (UInt32Vec)vuzp1q_u32((uint32x4_t)a, (uint32x4_t)b);
 }
 #else
 #error "hetnet_ext has CPU kernels for x86-64 and 64-bit ARM"

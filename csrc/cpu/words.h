@@ -13,34 +13,40 @@ namespace HETNET_CPU_NAMESPACE {
 struct DoubleWords {
   UInt64Vec w;
 
-  static HETNET_INLINE DoubleWords splat(uint32_t x) { return {x + UInt64Vec{}}; }
-  // lane i: first + step i, low and high 32 bits
+  // Lane i holds the low or the high half of first + i.
   static HETNET_INLINE DoubleWords sequence_low(uint64_t first) { return {first + (UInt64Vec)lane<DoubleVec>::iota()}; }
   static HETNET_INLINE DoubleWords sequence_high(uint64_t first) { return {sequence_low(first).w >> 32}; }
   HETNET_INLINE UInt64Vec lanes() const { return w & 0xffffffffu; }
 };
 
-HETNET_INLINE DoubleWords operator^(DoubleWords a, DoubleWords b) { return {a.w ^ b.w}; }
-HETNET_INLINE DoubleWords operator^(DoubleWords a, uint32_t b) { return {a.w ^ b}; }
+HETNET_INLINE DoubleWords xor_words(DoubleWords a, DoubleWords b, uint64_t key) { return {a.w ^ b.w ^ key}; }
+HETNET_INLINE DoubleWords xor_words(DoubleWords a, uint32_t b, uint64_t key) { return {a.w ^ (b ^ key)}; }
+HETNET_INLINE DoubleWords xor_words(uint32_t a, DoubleWords b, uint64_t key) { return xor_words(b, a, key); }
 
-// As many words as a FloatVec has lanes: the even lanes and the odd lanes.
+// As many words as a FloatVec has lanes: of each four lanes, two in either vector, so that one
+// shuffle puts them in order.
 struct FloatWords {
-  UInt64Vec even, odd;
+  UInt64Vec first_two, last_two;
 
-  static HETNET_INLINE FloatWords splat(uint32_t x) { return {x + UInt64Vec{}, x + UInt64Vec{}}; }
   static HETNET_INLINE FloatWords sequence_low(uint64_t first) {
-    const UInt64Vec even = first + 2 * (UInt64Vec)lane<DoubleVec>::iota();
-    return {even, even + 1};
+    const UInt64Vec i = (UInt64Vec)lane<DoubleVec>::iota();
+    const UInt64Vec two = first + i + (i & ~uint64_t{1});
+    return {two, two + 2};
   }
   static HETNET_INLINE FloatWords sequence_high(uint64_t first) {
     const FloatWords low = sequence_low(first);
-    return {low.even >> 32, low.odd >> 32};
+    return {low.first_two >> 32, low.last_two >> 32};
   }
-  HETNET_INLINE UInt32Vec lanes() const { return (UInt32Vec)((even & 0xffffffffu) | (odd << 32)); }
+  HETNET_INLINE UInt32Vec lanes() const { return detail::interleave_low_words(first_two, last_two); }
 };
 
-HETNET_INLINE FloatWords operator^(FloatWords a, FloatWords b) { return {a.even ^ b.even, a.odd ^ b.odd}; }
-HETNET_INLINE FloatWords operator^(FloatWords a, uint32_t b) { return {a.even ^ b, a.odd ^ b}; }
+HETNET_INLINE FloatWords xor_words(FloatWords a, FloatWords b, uint64_t key) {
+  return {a.first_two ^ b.first_two ^ key, a.last_two ^ b.last_two ^ key};
+}
+HETNET_INLINE FloatWords xor_words(FloatWords a, uint32_t b, uint64_t key) {
+  return {a.first_two ^ (b ^ key), a.last_two ^ (b ^ key)};
+}
+HETNET_INLINE FloatWords xor_words(uint32_t a, FloatWords b, uint64_t key) { return xor_words(b, a, key); }
 
 template <class T>
 struct words_of;
@@ -61,7 +67,7 @@ template <>
 struct word_ops<HETNET_CPU_NAMESPACE::DoubleWords> {
   using W = HETNET_CPU_NAMESPACE::DoubleWords;
   static HETNET_INLINE W multiply(uint32_t m, W a) {
-    return {HETNET_CPU_NAMESPACE::detail::multiply_low_words(W::splat(m).w, a.w)};
+    return {HETNET_CPU_NAMESPACE::detail::multiply_low_words(m + HETNET_CPU_NAMESPACE::UInt64Vec{}, a.w)};
   }
   static HETNET_INLINE W high(W p) { return {p.w >> 32}; }
   static HETNET_INLINE W low(W p) { return p; }
@@ -72,10 +78,10 @@ struct word_ops<HETNET_CPU_NAMESPACE::FloatWords> {
   using W = HETNET_CPU_NAMESPACE::FloatWords;
   static HETNET_INLINE W multiply(uint32_t m, W a) {
     using HETNET_CPU_NAMESPACE::detail::multiply_low_words;
-    const auto factor = W::splat(m).even;
-    return {multiply_low_words(factor, a.even), multiply_low_words(factor, a.odd)};
+    const auto factor = m + HETNET_CPU_NAMESPACE::UInt64Vec{};
+    return {multiply_low_words(factor, a.first_two), multiply_low_words(factor, a.last_two)};
   }
-  static HETNET_INLINE W high(W p) { return {p.even >> 32, p.odd >> 32}; }
+  static HETNET_INLINE W high(W p) { return {p.first_two >> 32, p.last_two >> 32}; }
   static HETNET_INLINE W low(W p) { return p; }
 };
 

@@ -89,11 +89,11 @@ void bind_lane(py::module_& m, const char* name) {
 }
 
 Array<uint32_t> philox(const Array<uint32_t>& counter, const Array<uint32_t>& key) {
-  uint32_t c[4];
-  std::memcpy(c, counter.data(), sizeof(c));
-  philox4x32_10(c, {key.data()[0], key.data()[1]});
+  const uint32_t* c = counter.data();
+  const uint64_t seed = key.data()[0] | static_cast<uint64_t>(key.data()[1]) << 32;
+  const PhiloxBlock<uint32_t> words = philox4x32_10(c[0], c[1], c[2], c[3], PhiloxKeys(seed));
   Array<uint32_t> out(4);
-  std::memcpy(out.mutable_data(), c, sizeof(c));
+  std::memcpy(out.mutable_data(), &words, sizeof(words));
   return out;
 }
 
