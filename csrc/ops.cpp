@@ -9,6 +9,7 @@
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
 
+#include <limits>
 #include <optional>
 #include <tuple>
 
@@ -101,7 +102,8 @@ struct HeadTensors {
     if (cov_factor) h.factor = shared_factor() ? RowData<T>{cov_factor->const_data_ptr<T>(), 0} : rows_of(*cov_factor);
     h.shared_factor = shared_factor();
     if (factor_scale) h.factor_scale = rows_of(*factor_scale);
-    h.temperature = *temperature.const_data_ptr<T>();
+    const T t = *temperature.const_data_ptr<T>();
+    h.temperature = t > 0 ? t : std::numeric_limits<T>::quiet_NaN();
     h.seed = static_cast<uint64_t>(seed.const_data_ptr<int64_t>()[0]);
     h.row_offset = seed.const_data_ptr<int64_t>()[1];
     return h;

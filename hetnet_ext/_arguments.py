@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import operator
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
@@ -77,10 +78,11 @@ def prepare(
     num_samples = check_num_samples(num_samples)
     seed = make_seed(seed, row_offset=row_offset, generator=generator, device=loc.device)
 
-    if loc.dtype in (torch.float16, torch.bfloat16) or _autocasts(loc):
-        loc, scale = _compute_type(loc), _compute_type(scale)
-        cov_factor = None if cov_factor is None else _compute_type(cov_factor)
-        factor_scale = None if factor_scale is None else _compute_type(factor_scale)
+    given = {x.dtype for x in (loc, scale, cov_factor, factor_scale) if x is not None}
+    if given not in ({torch.float32}, {torch.float64}):  # half precision, or what autocast mixes
+        loc, scale = loc.float(), scale.float()
+        cov_factor = None if cov_factor is None else cov_factor.float()
+        factor_scale = None if factor_scale is None else factor_scale.float()
 
     classes = loc.shape[-1]
     if loc.dim() != 2:
@@ -94,14 +96,30 @@ def prepare(
     return Head(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples), batch
 
 
-def check_num_samples(num_samples: int) -> int:
+def check_num_samples(num_samples: int, name: str = "num_samples") -> int:
+    return check_integer(name, num_samples, low=1, high=_MAX_SAMPLES)
+
+
+def check_integer(name: str, value: int, low: int = -(2**63), high: int = 2**63 - 1) -> int:
     try:
-        count = operator.index(num_samples)
+        number = operator.index(value)
     except TypeError:
-        raise TypeError(f"num_samples: expected an int, got {type(num_samples).__name__}") from None
-    if not 1 <= count <= _MAX_SAMPLES:
-        raise ValueError(f"num_samples: expected 1 to {_MAX_SAMPLES}, got {count}")
-    return count
+        raise TypeError(f"{name}: expected an int, got {type(value).__name__}") from None
+    if not low <= number <= high:
+        bound = f"at least {low}" if high == 2**63 - 1 and number < low else f"{low} to {high}"
+        raise ValueError(f"{name}: expected {bound}, got {number}")
+    return number
+
+
+def check_seed(seed: int | None, generator: torch.Generator | None) -> None:
+    """Checks what :func:`make_seed` will be given, without drawing from the generator."""
+    if generator is not None:
+        if not isinstance(generator, torch.Generator):
+            raise TypeError(f"generator: expected a torch.Generator, got {type(generator).__name__}")
+        if seed is not None:
+            raise ValueError("generator: expected None where a seed is given")
+    if seed is not None:
+        check_integer("seed", seed)
 
 
 def make_seed(
@@ -115,12 +133,8 @@ def make_seed(
 
     Without a ``seed``, one is drawn from ``generator``, or from the global generator of ``device``.
     """
-    if generator is not None:
-        if not isinstance(generator, torch.Generator):
-            raise TypeError(f"generator: expected a torch.Generator, got {type(generator).__name__}")
-        if seed is not None:
-            raise ValueError("generator: expected None where a seed is given")
     if isinstance(seed, Tensor):
+        check_seed(0, generator)
         if row_offset != 0:
             raise ValueError(
                 f"row_offset: expected 0 where seed is a tensor, which holds the offset itself, got {row_offset}"
@@ -132,43 +146,42 @@ def make_seed(
         if seed.device != torch.device(device):
             raise ValueError(f"seed: expected device {device}, the device of loc, got {seed.device}")
         return seed
-    row_offset = _check_int64("row_offset", row_offset, low=0)
+    check_seed(seed, generator)
+    row_offset = check_integer("row_offset", row_offset, low=0)
     if seed is not None:
-        return torch.tensor([_check_int64("seed", seed), row_offset], dtype=torch.int64, device=device)
+        return torch.tensor([operator.index(seed), row_offset], dtype=torch.int64, device=device)
     drawn = torch.randint(-(2**63), 2**63 - 1, (1,), generator=generator, device=device)
     return torch.cat((drawn, torch.tensor([row_offset], device=device)))
 
 
-def _check_int64(name: str, value: int, low: int = -(2**63)) -> int:
+def check_temperature_value(value: float, dtype: torch.dtype = torch.float32) -> float:
+    """``value`` as a float that is above 0 in ``dtype`` as well."""
+    if not isinstance(value, numbers.Real | torch.SymFloat):
+        raise TypeError(f"temperature: expected a float, got {type(value).__name__}")
     try:
-        value = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name}: expected an int, got {type(value).__name__}") from None
-    if not low <= value < 2**63:
-        raise ValueError(f"{name}: expected a value from {low} to {2**63 - 1}, got {value}")
-    return value
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not torch.finfo(dtype).tiny <= number < math.inf:
+        bound = f", at least {torch.finfo(dtype).tiny:.2g} in {dtype}" if 0 < number < math.inf else ""
+        raise ValueError(f"temperature: expected a finite value above 0{bound}, got {number}")
+    return number
 
 
 def _check_temperature(temperature: float | Tensor, loc: Tensor) -> Tensor:
-    if isinstance(temperature, Tensor):
-        if temperature.dim() != 0:
-            raise ValueError(f"temperature: expected a float or a tensor of shape (), got {tuple(temperature.shape)}")
-        if not temperature.is_floating_point():
-            raise TypeError(f"temperature: expected a floating-point tensor, got {temperature.dtype}")
-        # Reading a value would synchronise a GPU and break a compiled graph: there a bad
-        # temperature shows as NaN.
-        readable = temperature.device.type == "cpu" and not torch.compiler.is_compiling()
-        value = temperature.item() if readable else 1.0
-        result = temperature.to(loc)
-    else:
-        try:
-            value = float(temperature)
-        except (TypeError, ValueError):
-            raise TypeError(f"temperature: expected a float, got {type(temperature).__name__}") from None
-        result = torch.tensor(value, dtype=loc.dtype, device=loc.device)
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError(f"temperature: expected a finite value above 0, got {value}")
-    return result
+    if not isinstance(temperature, Tensor):
+        value = check_temperature_value(temperature, loc.dtype)
+        return torch.tensor(value, dtype=loc.dtype, device=loc.device)
+    if temperature.dim() != 0:
+        raise ValueError(f"temperature: expected a float or a tensor of shape (), got {tuple(temperature.shape)}")
+    if not temperature.is_floating_point():
+        raise TypeError(f"temperature: expected a floating-point tensor, got {temperature.dtype}")
+    # Reading a value would synchronise a GPU and break a compiled graph: there a temperature that
+    # is not above 0 makes everything NaN.
+    plain = type(temperature) in (Tensor, torch.nn.Parameter) and temperature.device.type == "cpu"
+    if plain and not torch.compiler.is_compiling():
+        check_temperature_value(temperature.item(), loc.dtype)
+    return temperature.to(loc)
 
 
 def _autocasts(x: Tensor) -> bool:
@@ -181,15 +194,13 @@ def without_autocast(x: Tensor) -> AbstractContextManager[object]:
     return torch.autocast(x.device.type, enabled=False) if _autocasts(x) else nullcontext()
 
 
-def _compute_type(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
-
-
 def _check_real(name: str, x: Tensor, loc: Tensor | None = None) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"{name}: expected a tensor, got {type(x).__name__}")
     if x.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
         raise TypeError(f"{name}: expected dtype float16, bfloat16, float32 or float64, got {x.dtype}")
+    if x.layout != torch.strided or x.is_nested:
+        raise TypeError(f"{name}: expected a dense tensor, got {'a nested one' if x.is_nested else x.layout}")
     if loc is None:
         return
     if x.device != loc.device:

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ._arguments import check_integer
+
 __all__ = ["TensorBatches", "load_mnist"]
 
 # SHA-256 of the unpacked files, and their shapes.
@@ -73,8 +75,7 @@ def load_mnist(
         ValueError: An argument is out of range, or a file is damaged.
         FileNotFoundError: The images are not there and cannot be downloaded.
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
+    batch_size = check_integer("batch_size", batch_size, low=1)
     root = Path(root).expanduser()
     if source == "full":
         arrays = _full(root)
@@ -98,13 +99,13 @@ def load_mnist(
 
 def _full(root: Path) -> list[np.ndarray]:
     raw = root / "MNIST" / "raw"
-    if not all((raw / name).is_file() for name in _FILES):
-        _download(root)
+    missing = [name for name in _FILES if not (raw / name).is_file()]
+    if missing:
+        _download(root, f"{raw} holds no {missing[0]}")
     return [_read(raw / name, *expected) for name, expected in _FILES.items()]
 
 
-def _download(root: Path) -> None:
-    missing = f"{root} holds no MNIST/raw"
+def _download(root: Path, missing: str) -> None:
     try:
         from torchvision.datasets import MNIST
     except ImportError:

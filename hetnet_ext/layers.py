@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from . import functional
+from ._arguments import check_integer, check_num_samples, check_temperature_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,11 +33,38 @@ class HeadParameters(NamedTuple):
     """(..., R) where the layer is parameter-efficient, else None"""
 
 
-class HeadCall(NamedTuple):
+class HeadCall:
     """A call of a layer whose noise was left out: see :func:`noise_free`."""
 
-    layer: HeteroscedasticLayer
-    parameters: HeadParameters
+    def __init__(self, layer: HeteroscedasticLayer, features: Tensor) -> None:
+        self.layer = layer
+        self._features: Tensor | None = features
+        self._parameters: HeadParameters | None = layer.head_parameters(features)
+        self.output = self._parameters.loc.clone()
+        self._version = self.output._version
+
+    @property
+    def parameters(self) -> HeadParameters:
+        if self._parameters is None:
+            assert self._features is not None
+            return self.layer.head_parameters(self._features)
+        return self._parameters
+
+    def is_output(self, logits: Tensor) -> bool:
+        """Whether ``logits`` is what the layer returned, or a view of it, and nobody changed it since."""
+        same = logits.data_ptr() == self.output.data_ptr() and logits.stride() == self.output.stride()
+        return same and logits.shape == self.output.shape and self.output._version == self._version
+
+    def compact(self) -> None:
+        """Forgets the parameters or the features, whichever take more memory."""
+        assert self._parameters is not None
+        assert self._features is not None
+        per_row = [x for x in self._parameters if x is not None and not isinstance(x, nn.Parameter)]
+        if sum(x.numel() for x in per_row) > self._features.numel():
+            self._parameters = None
+        else:
+            self._features = None
+        del self.output
 
 
 _calls: ContextVar[list[HeadCall] | None] = ContextVar("hetnet_ext_calls", default=None)
@@ -106,16 +134,12 @@ class HeteroscedasticLayer(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        for name, value, least in (("in_features", in_features, 1), ("num_classes", num_classes, 2),
-                                   ("num_factors", num_factors, 0)):  # fmt: skip
-            if value < least:
-                raise ValueError(f"{name}: expected at least {least}, got {value}")
-        if not (temperature > 0 and math.isfinite(temperature)):
-            raise ValueError(f"temperature: expected a finite value above 0, got {temperature}")
-        self.in_features = in_features
-        self.num_classes = num_classes
-        self.num_factors = num_factors
-        self.temperature = temperature
+        if dtype is not None and not dtype.is_floating_point:
+            raise TypeError(f"dtype: expected a floating-point dtype, got {dtype}")
+        self.in_features = check_integer("in_features", in_features, low=1)
+        self.num_classes = check_integer("num_classes", num_classes, low=2)
+        self.num_factors = check_integer("num_factors", num_factors, low=0)
+        self.temperature = check_temperature_value(temperature)
         self.is_parameter_efficient = is_parameter_efficient
         self.training_samples = 1
 
@@ -148,6 +172,8 @@ class HeteroscedasticLayer(nn.Module):
         Args:
             x: Features, (..., D).
         """
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x: expected a tensor, got {type(x).__name__}")
         if x.shape[-1:] != (self.in_features,):
             raise ValueError(f"x: expected shape (..., {self.in_features}), got {tuple(x.shape)}")
         loc, scale = self.mu_layer(x), F.softplus(self.diag_layer(x))
@@ -160,15 +186,16 @@ class HeteroscedasticLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """See the class."""
-        parameters = self.head_parameters(x)
         if not torch.compiler.is_compiling():
             calls = _calls.get()
             if calls is not None:
-                calls.append(HeadCall(self, parameters))
-                return parameters.loc
-        if self.training_samples == 1:
+                calls.append(HeadCall(self, x))
+                return calls[-1].output
+        parameters = self.head_parameters(x)
+        num_samples = check_num_samples(self.training_samples, "training_samples")
+        if num_samples == 1:
             return functional.sample_logits(*parameters, num_samples=1, temperature=self.temperature).squeeze(0)
-        return functional.mc_log_probs(*parameters, num_samples=self.training_samples, temperature=self.temperature)
+        return functional.mc_log_probs(*parameters, num_samples=num_samples, temperature=self.temperature)
 
     def extra_repr(self) -> str:
         temperature = self.temperature

@@ -23,7 +23,8 @@ def het_net(
 ) -> nn.Module:
     """Copies a classifier with its last linear layer replaced by a :class:`HeteroscedasticLayer`.
 
-    The last layer is the ``nn.Linear`` that was registered last. A softmax registered after
+    The last layer is the ``nn.Linear`` that was registered last (the projection inside an
+    attention layer, whose weights that layer reads itself, aside). A softmax registered after
     it is removed, since the new head returns logits, or log-probabilities. The new head's
     weights are drawn afresh; all others are copied.
 
@@ -32,7 +33,8 @@ def het_net(
         num_factors: Rank of the low-rank part of the noise covariance.
         temperature: Divides the noisy logits.
         is_parameter_efficient: Share one factor matrix among all inputs.
-        predictor_type: What ``base`` returns: logits or probabilities. Either is handled.
+        predictor_type: What ``base`` returns, logits or probabilities. A softmax is removed where
+            it is a module; one that the model calls as a function must go by hand.
 
     Raises:
         TypeError: ``base`` is not a module.
@@ -46,7 +48,7 @@ def het_net(
     modules = list(model.modules())
     if any(isinstance(module, HeteroscedasticLayer) for module in modules):
         raise ValueError("base: expected a plain classifier, got one that has a HeteroscedasticLayer already")
-    places = [i for i, module in enumerate(modules) if isinstance(module, nn.Linear)]
+    places = [i for i, module in enumerate(modules) if _is_replaceable(module)]
     if not places:
         raise ValueError(f"base: expected a model with a torch.nn.Linear, got a {type(base).__name__} without one")
     last = modules[places[-1]]
@@ -67,3 +69,8 @@ def het_net(
             if child in replaced:
                 module._modules[name] = replaced[child]
     return replaced.get(model, model)
+
+
+def _is_replaceable(module: nn.Module) -> bool:
+    in_attention = isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear)
+    return isinstance(module, nn.Linear) and not in_attention

@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from . import _library  # noqa: F401  (registers the operators)
 
@@ -20,41 +19,93 @@ _ops = torch.ops.hetnet_ext
 Gradients: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
+def _check_fake(
+    loc: Tensor, scale: Tensor, cov_factor: Tensor | None, factor_scale: Tensor | None, temperature: Tensor,
+    seed: Tensor, num_samples: int,
+) -> None:  # fmt: skip
+    """The least that must hold for the shapes of results to mean anything."""
+    torch._check(loc.dim() == 2 and scale.shape == loc.shape, lambda: "loc, scale: expected the same shape (B, K)")
+    for x in (scale, cov_factor, factor_scale, temperature, seed):
+        torch._check(x is None or x.device == loc.device, lambda: "expected all tensors on the device of loc")
+
+
 @torch.library.register_fake("hetnet_ext::sample_logits")
-def _(loc: Tensor, scale: Tensor, cov_factor: Tensor | None, factor_scale: Tensor | None, temperature: Tensor,
-      seed: Tensor, num_samples: int) -> Tensor:  # fmt: skip
-    return loc.new_empty((num_samples, *loc.shape))
+def _(loc: Tensor, *rest: Any) -> Tensor:
+    _check_fake(loc, *rest)
+    return loc.new_empty((rest[-1], *loc.shape))
 
 
 @torch.library.register_fake("hetnet_ext::mc_log_probs")
-def _(loc: Tensor, scale: Tensor, cov_factor: Tensor | None, factor_scale: Tensor | None, temperature: Tensor,
-      seed: Tensor, num_samples: int) -> Tensor:  # fmt: skip
+def _(loc: Tensor, *rest: Any) -> Tensor:
+    _check_fake(loc, *rest)
     return loc.new_empty(loc.shape)
 
 
 @torch.library.register_fake("hetnet_ext::mc_statistics")
-def _(loc: Tensor, scale: Tensor, cov_factor: Tensor | None, factor_scale: Tensor | None, temperature: Tensor,
-      seed: Tensor, num_samples: int) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+def _(loc: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    _check_fake(loc, *rest)
     return loc.new_empty(loc.shape), loc.new_empty(loc.shape), loc.new_empty(loc.shape[:1])
 
 
-def _fake_gradients(loc: Tensor, cov_factor: Tensor | None, factor_scale: Tensor | None) -> Gradients:
+def _fake_gradients(loc: Tensor, scale: Tensor, *rest: Any) -> Gradients:
+    _check_fake(loc, scale, *rest)
+
     def like(x: Tensor | None) -> Tensor:
         return loc.new_empty((0,) if x is None else x.shape)
 
-    return like(loc), like(loc), like(cov_factor), like(factor_scale), loc.new_empty(())
+    return like(loc), like(scale), like(rest[0]), like(rest[1]), loc.new_empty(())
 
 
 @torch.library.register_fake("hetnet_ext::sample_logits_backward")
-def _(grad_out: Tensor, loc: Tensor, scale: Tensor, cov_factor: Tensor | None, factor_scale: Tensor | None,
-      temperature: Tensor, seed: Tensor, num_samples: int) -> Gradients:  # fmt: skip
-    return _fake_gradients(loc, cov_factor, factor_scale)
+def _(grad_out: Tensor, *head: Any) -> Gradients:
+    return _fake_gradients(*head)
 
 
 @torch.library.register_fake("hetnet_ext::mc_log_probs_backward")
-def _(grad_out: Tensor, log_probs: Tensor, loc: Tensor, scale: Tensor, cov_factor: Tensor | None,
-      factor_scale: Tensor | None, temperature: Tensor, seed: Tensor, num_samples: int) -> Gradients:  # fmt: skip
-    return _fake_gradients(loc, cov_factor, factor_scale)
+def _(grad_out: Tensor, log_probs: Tensor, *head: Any) -> Gradients:
+    return _fake_gradients(*head)
+
+
+class _NoDerivative(torch.autograd.Function):
+    """A backward operator. It is a function of its inputs for autograd, so that second derivatives
+    raise, under ``torch.func`` too, instead of counting as zero."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Gradients) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise RuntimeError(
+            "hetnet_ext: the kernels have no second derivatives; hetnet_ext.reference and "
+            "HETNET_BACKEND=reference have them"
+        )
+
+
+class SampleLogitsBackward(_NoDerivative):
+    """Gradients of :class:`SampleLogits`."""
+
+    @staticmethod
+    def forward(
+        grad_out: Tensor, loc: Tensor, scale: Tensor, cov_factor: Tensor | None, factor_scale: Tensor | None,
+        temperature: Tensor, seed: Tensor, num_samples: int,
+    ) -> Gradients:  # fmt: skip
+        return _ops.sample_logits_backward(
+            grad_out, loc, scale, cov_factor, factor_scale, temperature, seed, num_samples
+        )
+
+
+class McLogProbsBackward(_NoDerivative):
+    """Gradients of :class:`McLogProbs`."""
+
+    @staticmethod
+    def forward(
+        grad_out: Tensor, log_probs: Tensor, loc: Tensor, scale: Tensor, cov_factor: Tensor | None,
+        factor_scale: Tensor | None, temperature: Tensor, seed: Tensor, num_samples: int,
+    ) -> Gradients:  # fmt: skip
+        return _ops.mc_log_probs_backward(
+            grad_out, log_probs, loc, scale, cov_factor, factor_scale, temperature, seed, num_samples
+        )
 
 
 def _returned(ctx: Any, gradients: Gradients) -> tuple[Tensor | None, ...]:
@@ -67,8 +118,11 @@ class SampleLogits(torch.autograd.Function):
     """Noisy logits over the temperature, (S, B, K)."""
 
     @staticmethod
-    def forward(*args: Any) -> Tensor:
-        return _ops.sample_logits(*args)
+    def forward(
+        loc: Tensor, scale: Tensor, cov_factor: Tensor | None, factor_scale: Tensor | None, temperature: Tensor,
+        seed: Tensor, num_samples: int,
+    ) -> Tensor:  # fmt: skip
+        return _ops.sample_logits(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -76,17 +130,19 @@ class SampleLogits(torch.autograd.Function):
         ctx.num_samples = inputs[-1]
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        return _returned(ctx, _ops.sample_logits_backward(grad_out, *ctx.saved_tensors, ctx.num_samples))
+        return _returned(ctx, SampleLogitsBackward.apply(grad_out, *ctx.saved_tensors, ctx.num_samples))
 
 
 class McLogProbs(torch.autograd.Function):
     """Log of the softmax averaged over the samples, (B, K)."""
 
     @staticmethod
-    def forward(*args: Any) -> Tensor:
-        return _ops.mc_log_probs(*args)
+    def forward(
+        loc: Tensor, scale: Tensor, cov_factor: Tensor | None, factor_scale: Tensor | None, temperature: Tensor,
+        seed: Tensor, num_samples: int,
+    ) -> Tensor:  # fmt: skip
+        return _ops.mc_log_probs(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -94,6 +150,5 @@ class McLogProbs(torch.autograd.Function):
         ctx.num_samples = inputs[-1]
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        return _returned(ctx, _ops.mc_log_probs_backward(grad_out, *ctx.saved_tensors, ctx.num_samples))
+        return _returned(ctx, McLogProbsBackward.apply(grad_out, *ctx.saved_tensors, ctx.num_samples))

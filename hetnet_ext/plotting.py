@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from torch import Tensor
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["plot_mnist_uncertainty"]
 
@@ -35,14 +36,24 @@ def plot_mnist_uncertainty(
         The figure: ``.show()`` it or ``.savefig(path)``.
 
     Raises:
-        ValueError: The arguments differ in their number of images.
+        ValueError: The arguments differ in their number of images, or have none.
     """
     import matplotlib.pyplot as plt
 
-    images, labels, uncertainty, mean_probs = map(np.asarray, (images, labels, uncertainty, mean_probs))
-    for name, array in (("labels", labels), ("uncertainty", uncertainty), ("mean_probs", mean_probs)):
-        if len(array) != len(images):
-            raise ValueError(f"{name}: expected one entry for each of the {len(images)} images, got {len(array)}")
+    images, labels, uncertainty, mean_probs = map(_to_numpy, (images, labels, uncertainty, mean_probs))
+    uncertainty = uncertainty.astype(np.float64)
+    count = len(images) if images.ndim == 3 else 0
+    if count == 0:
+        raise ValueError(f"images: expected shape (N, H, W) with at least one image, got {images.shape}")
+    for name, array, dimensions in (
+        ("labels", labels, 1),
+        ("uncertainty", uncertainty, 1),
+        ("mean_probs", mean_probs, 2),
+    ):
+        if array.ndim != dimensions or len(array) != count:
+            raise ValueError(f"{name}: expected {dimensions} dimensions, {count} long as images, got {array.shape}")
+    if num_images < 1:
+        raise ValueError(f"num_images: expected at least 1, got {num_images}")
     chosen = np.argsort(-uncertainty, kind="stable")[:num_images]
     classes = np.arange(mean_probs.shape[-1])
 
@@ -64,3 +75,10 @@ def plot_mnist_uncertainty(
     for bars in axes[1, 1:]:
         bars.set_yticklabels([])
     return figure
+
+
+def _to_numpy(array: ArrayLike) -> NDArray[np.generic]:
+    if isinstance(array, Tensor):
+        array = array.detach().cpu()
+        return array.float().numpy() if array.is_floating_point() else array.numpy()
+    return np.asarray(array)

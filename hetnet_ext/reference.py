@@ -65,10 +65,12 @@ def sample_logits_of(head: Head) -> Tensor:
 
 def log_probs_of(head: Head) -> Tensor:
     masked = _masked(head)
-    masked = masked & ~masked.all(-1, keepdim=True)  # no class at all: NaN, as in log_softmax
     log_probs = F.log_softmax(sample_logits_of(head), -1)
     averaged = torch.logsumexp(log_probs.masked_fill(masked, 0), 0) - math.log(head.num_samples)
-    return averaged.masked_fill(masked, -math.inf)
+    averaged = averaged.masked_fill(masked, -math.inf)
+    # A row that holds NaN, or no class at all, is NaN as a whole, as in log_softmax.
+    undefined = averaged.isnan().any(-1, keepdim=True) | masked.all(-1, keepdim=True)
+    return averaged.masked_fill(undefined, math.nan)
 
 
 def statistics_of(head: Head) -> tuple[Tensor, Tensor, Tensor]:
@@ -117,7 +119,8 @@ def _utilities(head: Head) -> Tensor:
         formula = "kr,sbr->sbk" if head.cov_factor.dim() == 2 else "bkr,sbr->sbk"
         with without_autocast(eta):
             utilities = utilities + torch.einsum(formula, head.cov_factor, eta)
-    return (utilities + _zero_if_finite(head)[:, None]) / head.temperature
+    temperature = torch.where(head.temperature > 0, head.temperature, math.nan)
+    return (utilities + _zero_if_finite(head)[:, None]) / temperature
 
 
 def _zero_if_finite(head: Head) -> Tensor:

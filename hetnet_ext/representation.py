@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, SequentialSampler
 
 from . import functional
-from ._arguments import check_num_samples, make_seed
-from .functional import McStatistics
+from ._arguments import McStatistics, check_integer, check_num_samples, check_seed, make_seed
 from .layers import HeadCall, HeteroscedasticLayer, noise_free
 
 __all__ = ["HetNetRepresentation", "HetNetRepresenter", "representer"]
 
 
-@dataclass(frozen=True, repr=False)
+class _Batch(Protocol):
+    """Some rows, and how to draw their samples."""
+
+    def statistics(self, num_samples: int) -> McStatistics: ...
+
+    def samples(self, num_samples: int) -> Tensor: ...
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class HetNetRepresentation:
     """Statistics of the class probabilities over the samples of a Het-Net. Entropies in nats.
 
@@ -35,7 +41,7 @@ class HetNetRepresentation:
     variance: Tensor
     expected_entropy: Tensor
     num_samples: int
-    _draw: Callable[[], Tensor] = field(compare=False)
+    _batches: tuple[_Batch, ...] = field(default=())
 
     @property
     def predictive_entropy(self) -> Tensor:
@@ -54,12 +60,13 @@ class HetNetRepresentation:
             return torch.full_like(self.variance, torch.inf)
         return (self.variance / (self.num_samples - 1)).sqrt()
 
+    @torch.no_grad()
     def samples(self) -> Tensor:
         """(S, ..., K) class probabilities: the very draws behind the statistics.
 
-        It runs the model on the inputs again, so neither may have changed since.
+        They are drawn again from what the head was given, so its weights may not have changed.
         """
-        return self._draw()
+        return torch.cat([batch.samples(self.num_samples) for batch in self._batches], 1)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(shape={tuple(self.mean.shape)}, num_samples={self.num_samples})"
@@ -80,20 +87,21 @@ class HetNetRepresenter:
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
-        if batch_size < 1:
-            raise ValueError(f"batch_size: expected at least 1, got {batch_size}")
-        self.model = getattr(model, "_orig_mod", model)  # what torch.compile wraps
-        self.heads = [module for module in self.model.modules() if isinstance(module, HeteroscedasticLayer)]
+        self.model = model
+        self.heads = [module for module in model.modules() if isinstance(module, HeteroscedasticLayer)]
         if not self.heads:
             raise ValueError(
                 f"model: expected a model with a HeteroscedasticLayer, got a {type(model).__name__} without one"
             )
+        check_seed(seed, generator)
         self.num_samples = check_num_samples(num_samples)
-        self.batch_size = batch_size
+        self.batch_size = check_integer("batch_size", batch_size, low=1)
         self.seed = seed
         self.generator = generator
         self.progress = progress
 
+    # Outside of inference mode, so that tensors tell whether they were changed in place.
+    @torch.inference_mode(False)
     @torch.no_grad()
     def represent(self, x: Tensor | Iterable[Any]) -> HetNetRepresentation:
         """Runs the model and reduces the samples.
@@ -101,80 +109,50 @@ class HetNetRepresenter:
         Args:
             x: Inputs of the model, (N, ...), which are split into batches; or a ``DataLoader``
                 (or another iterable) of batches, each a tensor or a tuple that starts with one.
+
+        Raises:
+            TypeError: ``x`` holds no tensors, or the model does not return logits.
+            ValueError: ``x`` is empty of batches, or the model returns probabilities.
         """
-        device = next(self.heads[0].parameters()).device
+        device = self._device()
         seed = make_seed(self.seed, generator=self.generator, device=device)
-        batches = self._with_progress(_split(x, self.batch_size))
-        parts = [self._statistics(batch.to(device), seed, start) for batch, start in batches]
+        batches, parts, start = [], [], 0
+        for inputs in _split(x, self.batch_size):
+            batch = self._run(inputs.to(device), torch.stack((seed[0], seed[1] + start)))
+            batches.append(batch)
+            parts.append(batch.statistics(self.num_samples))
+            start += parts[-1].expected_entropy.numel()
+            if self.progress:
+                print(f"\r{start} rows", end="", file=sys.stderr, flush=True)
+        if self.progress:
+            print(file=sys.stderr)
         if not parts:
             raise ValueError("x: expected at least one batch, got an empty iterable")
-        columns = [torch.cat(column) for column in zip(*(part[:3] for part in parts), strict=True)]
-
-        @torch.no_grad()
-        def draw() -> Tensor:
-            _check_repeatable(x)
-            batches = _split(x, self.batch_size)
-            return torch.cat([self._samples(batch.to(device), seed, start) for batch, start in batches], 1)
-
-        return HetNetRepresentation(columns[0], columns[1], columns[2], self.num_samples, draw)
+        mean, variance, entropy = (torch.cat(column) for column in list(zip(*parts, strict=True))[:3])
+        return HetNetRepresentation(mean, variance, entropy, self.num_samples, tuple(batches))
 
     predict = represent
     __call__ = represent
 
-    def _statistics(self, batch: Tensor, seed: Tensor, start: int) -> McStatistics:
-        head = self._fusible_head(batch)
-        if head is None:
-            return _running_statistics(self._passes(batch, seed, start), self.num_samples)
-        return functional.mc_statistics(
-            *head.parameters, num_samples=self.num_samples, temperature=head.layer.temperature,
-            seed=_at_row(seed, start),
-        )  # fmt: skip
+    def _device(self) -> torch.device:
+        tensor = next(self.heads[0].parameters(), next(self.model.parameters(), None))
+        return torch.device("cpu") if tensor is None else tensor.device
 
-    def _samples(self, batch: Tensor, seed: Tensor, start: int) -> Tensor:
-        head = self._fusible_head(batch)
-        if head is None:
-            return torch.stack(list(self._passes(batch, seed, start)))
-        logits = functional.sample_logits(
-            *head.parameters, num_samples=self.num_samples, temperature=head.layer.temperature,
-            seed=_at_row(seed, start),
-        )  # fmt: skip
-        return logits.softmax(-1)
-
-    def _fusible_head(self, batch: Tensor) -> HeadCall | None:
+    def _run(self, inputs: Tensor, seed: Tensor) -> _Batch:
         """Runs the model without noise. Where its output is the head's, sampling the head is enough."""
-        with noise_free() as calls:
-            logits = _logits(self.model(batch))
-        if len(calls) != 1:
-            reason = f"it calls its heteroscedastic layers {len(calls)} times"
-        elif not _is_same(logits, calls[0].parameters.loc):
-            reason = "its output is not the output of its heteroscedastic layer"
+        if any(isinstance(m, nn.modules.dropout._DropoutNd) and m.training and m.p > 0 for m in self.model.modules()):
+            reason = "its dropout is active"
         else:
-            return calls[0]
-        warnings.warn(f"the whole model runs {self.num_samples} times, because {reason}", RuntimeWarning, stacklevel=4)
-        return None
-
-    def _passes(self, batch: Tensor, seed: Tensor, start: int) -> Iterator[Tensor]:
-        """The class probabilities of S passes of the whole model."""
-        devices = [batch.device] if batch.device.type == "cuda" else []
-        training_samples = [head.training_samples for head in self.heads]
-        try:
-            for head in self.heads:
-                head.training_samples = 1
-            with torch.random.fork_rng(devices):
-                torch.manual_seed((int(seed[0]) + start) % 2**63)
-                for _ in range(self.num_samples):
-                    yield _logits(self.model(batch)).softmax(-1)
-        finally:
-            for head, count in zip(self.heads, training_samples, strict=True):
-                head.training_samples = count
-
-    def _with_progress(self, batches: Iterable[tuple[Tensor, int]]) -> Iterator[tuple[Tensor, int]]:
-        for batch, start in batches:
-            yield batch, start
-            if self.progress:
-                print(f"\r{start + len(batch)} rows", end="", file=sys.stderr, flush=True)
-        if self.progress:
-            print(file=sys.stderr)
+            with noise_free() as calls, torch.compiler.set_stance("force_eager"):
+                logits = _logits(self.model(inputs))
+            if len(calls) != 1:
+                reason = f"it calls its heteroscedastic layers {len(calls)} times"
+            elif not calls[0].is_output(logits):
+                reason = "its output is not the output of its heteroscedastic layer"
+            else:
+                return _HeadBatch.of(calls[0], seed)
+        warnings.warn(f"the whole model runs {self.num_samples} times, because {reason}", RuntimeWarning, stacklevel=5)
+        return _ModelBatch(self.model, inputs, seed)
 
 
 def representer(
@@ -190,21 +168,22 @@ def representer(
 
     The model runs once on each input, without noise; then the S samples of the head are drawn
     and reduced in one kernel. Only where the model's output is not the output of its
-    heteroscedastic layer does the model run S times, with a warning that says why.
+    heteroscedastic layer, or its dropout is active, does the model run S times, with a warning
+    that says why.
 
     Args:
         model: A model with a :class:`HeteroscedasticLayer`. It runs in the mode (training or
             evaluation) that it is in.
         num_samples: Number of samples, S.
         batch_size: Rows of a tensor input that go through the model at a time. The noise of a
-            row does not depend on it.
+            row does not depend on it, except where the model runs S times.
         seed: Seed of the noise. Without it, one is drawn at every call of ``represent``.
         generator: Where a missing seed is drawn from; the global generator of the device
             without it.
         progress: Report the rows done on standard error.
 
     Raises:
-        TypeError: ``model`` is not a module.
+        TypeError: An argument is of the wrong type.
         ValueError: ``model`` has no heteroscedastic layer, or an argument is out of range.
     """
     return HetNetRepresenter(
@@ -212,51 +191,107 @@ def representer(
     )
 
 
-def _split(x: Tensor | Iterable[Any], batch_size: int) -> Iterator[tuple[Tensor, int]]:
-    """The batches, each with the position of its first row."""
-    start = 0
-    for batch in x.split(batch_size) if isinstance(x, Tensor) else x:
-        inputs = batch[0] if isinstance(batch, tuple | list) else batch
+@dataclass(frozen=True, eq=False)
+class _HeadBatch:
+    """Rows whose samples are those of the head."""
+
+    call: HeadCall
+    temperature: float | Tensor
+    seed: Tensor
+
+    @classmethod
+    def of(cls, call: HeadCall, seed: Tensor) -> _HeadBatch:
+        temperature = call.layer.temperature
+        return cls(call, temperature.clone() if isinstance(temperature, Tensor) else temperature, seed)
+
+    def statistics(self, num_samples: int) -> McStatistics:
+        parameters = self.call.parameters
+        statistics = functional.mc_statistics(
+            *parameters, num_samples=num_samples, temperature=self.temperature, seed=self.seed
+        )
+        self.call.compact()
+        return statistics
+
+    def samples(self, num_samples: int) -> Tensor:
+        parameters = self.call.parameters
+        logits = functional.sample_logits(
+            *parameters, num_samples=num_samples, temperature=self.temperature, seed=self.seed
+        )
+        return logits.softmax(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class _ModelBatch:
+    """Rows whose samples need a pass of the whole model each."""
+
+    model: nn.Module
+    inputs: Tensor
+    seed: Tensor
+
+    def statistics(self, num_samples: int) -> McStatistics:
+        """By Welford's recurrence: one pass, nothing of the size of the samples."""
+        mean = squares = entropy = torch.zeros(())
+        for n, probs in enumerate(self._passes(num_samples), start=1):
+            distance = probs - mean
+            mean = mean + distance / n
+            squares = squares + distance * (probs - mean)
+            entropy = entropy + (torch.special.entr(probs).sum(-1) - entropy) / n
+        return McStatistics(mean, squares / num_samples, entropy, num_samples)
+
+    def samples(self, num_samples: int) -> Tensor:
+        return torch.stack(list(self._passes(num_samples)))
+
+    def _passes(self, num_samples: int) -> Iterator[Tensor]:
+        """The class probabilities of passes of the model, one noisy draw of the logits each."""
+        heads = [module for module in self.model.modules() if isinstance(module, HeteroscedasticLayer)]
+        training_samples = [head.training_samples for head in heads]
+        devices = [self.inputs.device] if self.inputs.device.type == "cuda" else []
+        seed, row = (int(number) for number in self.seed)
+        try:
+            for head in heads:
+                head.training_samples = 1
+            with torch.random.fork_rng(devices):
+                torch.manual_seed((seed + (row + 1) * 0x9E3779B97F4A7C15) % 2**63)  # far apart for neighbours
+                for _ in range(num_samples):
+                    logits = _logits(self.model(self.inputs.clone()))  # a model may change its input in place
+                    _check_are_logits(logits)
+                    yield logits.softmax(-1)
+        finally:
+            for head, count in zip(heads, training_samples, strict=True):
+                head.training_samples = count
+
+
+def _split(x: Tensor | Iterable[Any], batch_size: int) -> Iterator[Tensor]:
+    if isinstance(x, Tensor):
+        if x.dim() == 0:
+            raise ValueError("x: expected shape (N, ...), got ()")
+        yield from x.split(batch_size)
+        return
+    if not isinstance(x, Iterable):
+        raise TypeError(f"x: expected a tensor or an iterable of batches, got {type(x).__name__}")
+    for batch in x:
+        inputs = batch[0] if isinstance(batch, tuple | list) and batch else batch
         if not isinstance(inputs, Tensor):
             raise TypeError(f"x: expected batches of tensors, got {type(inputs).__name__}")
-        yield inputs, start
-        start += len(inputs)
-
-
-def _check_repeatable(x: Tensor | Iterable[Any]) -> None:
-    if isinstance(x, Iterator):
-        raise ValueError("samples: expected inputs that can be read again, got an iterator")
-    if isinstance(x, DataLoader) and not isinstance(x.sampler, SequentialSampler):
-        raise ValueError("samples: expected a DataLoader in a fixed order, got one that shuffles")
-
-
-def _at_row(seed: Tensor, start: int) -> Tensor:
-    return torch.stack((seed[0], seed[1] + start))
+        yield inputs
 
 
 def _logits(output: Any) -> Tensor:
     """The logits among what a model returned: a tensor, a tuple that starts with them, or ``.logits``."""
+    found = output
     if isinstance(output, tuple | list):
-        output = output[0]
+        found = output[0] if output else None
     elif isinstance(output, Mapping):
-        output = output["logits"]
-    elif hasattr(output, "logits"):
-        output = output.logits
-    if not isinstance(output, Tensor):
-        raise TypeError(f"model: expected an output with logits, got {type(output).__name__}")
-    return output
+        found = output.get("logits")
+    elif not isinstance(output, Tensor):
+        found = getattr(output, "logits", None)
+    if not isinstance(found, Tensor) or not found.is_floating_point() or found.dim() == 0:
+        raise TypeError(f"model: expected an output with floating-point logits (..., K), got {type(output).__name__}")
+    return found
 
 
-def _is_same(a: Tensor, b: Tensor) -> bool:
-    return a is b or (a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.stride() == b.stride())
-
-
-def _running_statistics(samples: Iterable[Tensor], num_samples: int) -> McStatistics:
-    """Welford's recurrence: one pass, nothing of the size of the samples."""
-    mean = squares = entropy = torch.zeros(())
-    for n, probs in enumerate(samples, start=1):
-        distance = probs - mean
-        mean = mean + distance / n
-        squares = squares + distance * (probs - mean)
-        entropy = entropy + (torch.special.entr(probs).sum(-1) - entropy) / n
-    return McStatistics(mean, squares / num_samples, entropy, num_samples)
+def _check_are_logits(logits: Tensor) -> None:
+    """A softmax after the head would otherwise be followed by another."""
+    sums = logits.sum(-1)
+    if logits.numel() and bool((logits >= 0).all()) and torch.allclose(sums, torch.ones_like(sums), atol=1e-3):
+        raise ValueError("model: expected an output of logits, got probabilities: remove the softmax after the head")

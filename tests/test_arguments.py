@@ -51,16 +51,20 @@ WRONG = [
     ({"temperature": torch.tensor(-2.0)}, ValueError, "temperature: expected a finite value above 0, got -2.0"),
     ({"temperature": torch.ones(2)}, ValueError, "temperature: expected a float or a tensor of shape (), got (2,)"),
     ({"temperature": torch.tensor(1)}, TypeError, "temperature: expected a floating-point tensor, got torch.int64"),
+    ({"temperature": 1e-50}, ValueError, "temperature: expected a finite value above 0, at least 1.2e-38 in torch.float32, got 1e-50"),
+    ({"temperature": 10**400}, ValueError, "temperature: expected a finite value above 0, got inf"),
+    ({"loc": torch.zeros(B, K).to_sparse()}, TypeError, "loc: expected a dense tensor, got torch.sparse_coo"),
+    ({"scale": torch.ones(B, K).to_sparse()}, TypeError, "scale: expected a dense tensor, got torch.sparse_coo"),
     ({"temperature": "warm"}, TypeError, "temperature: expected a float, got str"),
     ({"temperature": None}, TypeError, "temperature: expected a float, got NoneType"),
     ({"seed": 1.5}, TypeError, "seed: expected an int, got float"),
-    ({"seed": 2**63}, ValueError, "seed: expected a value from -9223372036854775808 to 9223372036854775807, got 9223372036854775808"),
+    ({"seed": 2**63}, ValueError, "seed: expected -9223372036854775808 to 9223372036854775807, got 9223372036854775808"),
     ({"seed": torch.tensor([1.0, 0.0])}, TypeError, "seed: expected dtype torch.int64, got torch.float32"),
     ({"seed": torch.tensor([1, 0], dtype=torch.int32)}, TypeError, "seed: expected dtype torch.int64, got torch.int32"),
     ({"seed": torch.tensor(1)}, ValueError, "seed: expected shape (2,), holding the seed and the row offset, got ()"),
     ({"seed": torch.tensor([1, 0], device="meta")}, ValueError, "seed: expected device cpu, the device of loc, got meta"),
     ({"seed": torch.tensor([1, 0]), "row_offset": 3}, ValueError, "row_offset: expected 0 where seed is a tensor, which holds the offset itself, got 3"),
-    ({"seed": 1, "row_offset": -1}, ValueError, "row_offset: expected a value from 0 to 9223372036854775807, got -1"),
+    ({"seed": 1, "row_offset": -1}, ValueError, "row_offset: expected at least 0, got -1"),
     ({"seed": 1, "row_offset": 0.5}, TypeError, "row_offset: expected an int, got float"),
     ({"seed": 1, "generator": torch.Generator()}, ValueError, "generator: expected None where a seed is given"),
     ({"generator": 7}, TypeError, "generator: expected a torch.Generator, got int"),
@@ -106,10 +110,14 @@ def test_meta_device():
         ({"num_classes": 1}, "num_classes: expected at least 2, got 1"),
         ({"num_factors": -1}, "num_factors: expected at least 0, got -1"),
         ({"temperature": 0.0}, "temperature: expected a finite value above 0, got 0.0"),
+        ({"in_features": 8.0}, "in_features: expected an int, got float"),
+        ({"num_factors": None}, "num_factors: expected an int, got NoneType"),
+        ({"temperature": "1"}, "temperature: expected a float, got str"),
+        ({"dtype": torch.int64}, "dtype: expected a floating-point dtype, got torch.int64"),
     ],
 )
 def test_layer(changes, message):
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+    with pytest.raises((ValueError, TypeError), match=f"^{re.escape(message)}$"):
         HeteroscedasticLayer(**{"in_features": 8, "num_classes": 3, **changes})
 
 
@@ -117,8 +125,10 @@ def test_layer_input():
     layer = HeteroscedasticLayer(8, 3)
     with pytest.raises(ValueError, match=re.escape("x: expected shape (..., 8), got (4, 7)")):
         layer(torch.zeros(4, 7))
+    with pytest.raises(TypeError, match="x: expected a tensor, got list"):
+        layer([1.0])
     layer.training_samples = 0
-    with pytest.raises(ValueError, match="num_samples: expected 1 to 2147483647, got 0"):
+    with pytest.raises(ValueError, match="training_samples: expected 1 to 2147483647, got 0"):
         layer(torch.zeros(4, 8))
 
 
@@ -153,9 +163,75 @@ def test_representer():
         hetnet_ext.representer(model, 0)
     with pytest.raises(ValueError, match="batch_size: expected at least 1, got 0"):
         hetnet_ext.representer(model, 10, batch_size=0)
+    with pytest.raises(TypeError, match="batch_size: expected an int, got float"):
+        hetnet_ext.representer(model, 10, batch_size=2.5)
+    with pytest.raises(TypeError, match="seed: expected an int, got str"):
+        hetnet_ext.representer(model, 10, seed="a")
+    with pytest.raises(TypeError, match=re.escape("generator: expected a torch.Generator, got int")):
+        hetnet_ext.representer(model, 10, generator=3)
+    with pytest.raises(TypeError, match="x: expected a tensor or an iterable of batches, got int"):
+        hetnet_ext.representer(model, 10).represent(5)
+    with pytest.raises(ValueError, match=re.escape("x: expected shape (N, ...), got ()")):
+        hetnet_ext.representer(model, 10).represent(torch.tensor(1.0))
+    with pytest.raises(TypeError, match="x: expected batches of tensors, got tuple"):
+        hetnet_ext.representer(model, 10).represent([()])
     with pytest.raises(ValueError, match="x: expected at least one batch, got an empty iterable"):
         hetnet_ext.representer(model, 10).represent([])
     with pytest.raises(TypeError, match="x: expected batches of tensors, got str"):
         hetnet_ext.representer(model, 10).represent(["a"])
     with pytest.raises(TypeError, match="representation: expected a HetNetRepresentation, got Tensor"):
         hetnet_ext.quantify(torch.zeros(3))
+
+
+@pytest.mark.parametrize("output", [{}, (), None, 3, {"logits": None}])
+def test_model_without_logits(output):
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = HeteroscedasticLayer(4, 3)
+
+        def forward(self, x):
+            self.head(x)
+            return output
+
+    with pytest.raises(TypeError, match=r"model: expected an output with floating-point logits \(..., K\), got"):
+        hetnet_ext.representer(Model(), 10).represent(torch.zeros(2, 4))
+
+
+def test_plot():
+    plot = hetnet_ext.plotting.plot_mnist_uncertainty
+    images, labels, bits, probs = torch.zeros(6, 28, 28), torch.zeros(6), torch.zeros(6), torch.zeros(6, 10)
+    with pytest.raises(
+        ValueError, match=re.escape("images: expected shape (N, H, W) with at least one image, got (0, 28, 28)")
+    ):
+        plot(images[:0], labels, bits, probs)
+    with pytest.raises(ValueError, match=re.escape("labels: expected 1 dimensions, 6 long as images, got (5,)")):
+        plot(images, labels[:5], bits, probs)
+    with pytest.raises(ValueError, match=re.escape("mean_probs: expected 2 dimensions, 6 long as images, got (6,)")):
+        plot(images, labels, bits, bits)
+    with pytest.raises(ValueError, match="num_images: expected at least 1, got -1"):
+        plot(images, labels, bits, probs, num_images=-1)
+
+
+@native_only
+def test_raw_operators_check_what_memory_needs():
+    """Whoever calls torch.ops directly gets an error, not a read out of bounds."""
+    loc, temperature, seed = torch.zeros(4, 3), torch.tensor(1.0), torch.tensor([1, 0])
+    op = torch.ops.hetnet_ext.mc_log_probs
+    for wrong in (
+        (loc, loc[:3], None, None, temperature, seed, 5),
+        (loc, loc, torch.zeros(4, 2, 2), None, temperature, seed, 5),
+        (loc, loc, torch.zeros(4, 3, 2), torch.zeros(4, 3), temperature, seed, 5),
+        (loc, loc, None, torch.zeros(4, 2), temperature, seed, 5),
+        (loc, loc, None, None, torch.ones(1), seed, 5),
+        (loc, loc, None, None, temperature, seed[:1], 5),
+        (loc, loc, None, None, temperature, seed.int(), 5),
+        (loc, loc, None, None, temperature, seed, 0),
+        (loc, loc.double(), None, None, temperature, seed, 5),
+        (loc.int(), loc.int(), None, None, temperature, seed, 5),
+        (loc[0], loc[0], None, None, temperature, seed, 5),
+        (loc, loc.to("meta"), None, None, temperature, seed, 5),
+        (loc, loc, None, None, temperature, seed.to("meta"), 5),
+    ):
+        with pytest.raises(RuntimeError):
+            op(*wrong)

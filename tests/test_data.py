@@ -12,7 +12,9 @@ import torch
 from hetnet_ext import data
 
 MNIST_ROOT = Path(os.environ.get("HETNET_MNIST_ROOT", "~/.cache/hetnet_ext")).expanduser()
-needs_mnist = pytest.mark.skipif(not (MNIST_ROOT / "MNIST" / "raw").is_dir(), reason="needs MNIST: HETNET_MNIST_ROOT")
+needs_mnist = pytest.mark.skipif(
+    not (MNIST_ROOT / "MNIST/raw/train-images-idx3-ubyte").is_file(), reason="needs MNIST: HETNET_MNIST_ROOT"
+)
 
 
 @pytest.fixture
@@ -78,7 +80,7 @@ def test_damaged(tmp_path):
 
 
 def test_missing(tmp_path, no_download):
-    with pytest.raises(FileNotFoundError, match="holds no MNIST/raw, and it cannot be downloaded"):
+    with pytest.raises(FileNotFoundError, match="holds no train-images-idx3-ubyte, and it cannot be downloaded"):
         data.load_mnist(root=tmp_path, source="full")
 
 

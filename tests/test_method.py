@@ -78,6 +78,23 @@ def test_a_layer_in_two_places():
     assert model.second is model.first
 
 
+def test_not_the_projection_of_an_attention_layer():
+    """It is a linear layer, but the attention reads its weights and never calls it."""
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(8, 3)
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+        def forward(self, x):
+            return self.head(self.attention(x, x, x)[0])
+
+    model = het_net(Attention())
+    assert isinstance(model.head, HeteroscedasticLayer)
+    assert model(torch.zeros(2, 4, 8)).shape == (2, 4, 3)
+
+
 def test_device_dtype_and_mode_are_those_of_the_replaced_layer():
     model = het_net(MLPClassifier(8, 16, 3).double().eval())
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float64}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import pickle
 import warnings
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from hetnet_ext import HeteroscedasticLayer, functional, het_net, quantify, representer
 from hetnet_ext.models import MLPClassifier
@@ -86,14 +87,52 @@ def test_data_loader(model, labels):
     torch.testing.assert_close(got.samples(), want.samples(), rtol=1e-5, atol=1e-6)
 
 
-def test_samples_of_inputs_that_cannot_be_read_again(model):
+def assert_samples_match(representation, **tolerances) -> None:
+    samples = representation.samples()
+    tolerances = tolerances or {"rtol": 1e-5, "atol": 1e-6}
+    torch.testing.assert_close(representation.mean, samples.mean(0), **tolerances)
+    torch.testing.assert_close(representation.variance, samples.var(0, correction=0), **tolerances)
+
+
+def test_samples_match_whatever_becomes_of_the_inputs(model):
     x = torch.randn(10, 4)
-    shuffled = representer(model, 5).represent(DataLoader(x, batch_size=4, shuffle=True))
-    with pytest.raises(ValueError, match="samples: expected a DataLoader in a fixed order, got one that shuffles"):
-        shuffled.samples()
-    once = representer(model, 5).represent(iter(x.split(4)))
-    with pytest.raises(ValueError, match="samples: expected inputs that can be read again, got an iterator"):
-        once.samples()
+    for loader in (
+        DataLoader(x, batch_size=4, shuffle=True),
+        DataLoader(x, batch_sampler=BatchSampler(RandomSampler(x), 3, drop_last=False)),
+        iter(x.split(4)),
+    ):
+        assert_samples_match(representer(model, 50).represent(loader))
+    representation = representer(Wrapped(model, lambda y: y, before=lambda x: x.sub_(1.0)), 50).represent(x)
+    assert_samples_match(representation)
+
+
+def test_pickle(model):
+    representation = representer(model, 20, seed=1).represent(torch.randn(10, 4))
+    copy = pickle.loads(pickle.dumps(representation))
+    assert_same(copy, representation, rtol=0, atol=0)
+    assert torch.equal(copy.samples(), representation.samples())
+
+
+def test_the_smaller_of_features_and_parameters_is_kept():
+    """So that samples() costs little memory until it is asked for."""
+    for features, factors in ((4, 20), (400, 2)):
+        model = nn.Sequential(nn.Linear(3, features), HeteroscedasticLayer(features, 3, factors))
+        representation = representer(model, 5).represent(torch.randn(50, 3))
+        call = representation._batches[0].call
+        kept = [x for x in (call._features, *(call._parameters or ())) if x is not None]
+        assert sum(x.numel() for x in kept) <= 50 * min(features, 3 * (factors + 2))
+        assert_samples_match(representation)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_leading_dimensions(model, batch_size):
+    """Each position of a sequence has noise of its own, whatever the batches."""
+    x = torch.randn(1, 1, 4).expand(10, 7, 4)
+    want = representer(model, 20, seed=1).represent(x)
+    got = representer(model, 20, seed=1, batch_size=batch_size).represent(x)
+    assert got.mean.shape == (10, 7, 3)
+    assert_same(got, want, rtol=1e-5, atol=1e-6)
+    assert torch.unique(got.samples()[0, ..., 0]).numel() == 70
 
 
 def test_seeds(model):
@@ -139,12 +178,12 @@ def test_empty_input(model):
 
 
 class Wrapped(nn.Module):
-    def __init__(self, model: nn.Module, wrap) -> None:
+    def __init__(self, model: nn.Module, wrap, before=lambda x: x) -> None:
         super().__init__()
-        self.model, self.wrap = model, wrap
+        self.model, self.wrap, self.before = model, wrap, before
 
     def forward(self, x):
-        return self.wrap(self.model(x))
+        return self.wrap(self.model(self.before(x)))
 
 
 class Output:
@@ -182,8 +221,7 @@ class TestFallback:
         model.layers[-1].training_samples = 3
         with pytest.warns(RuntimeWarning):
             representation = representer(changed, 40, seed=1, batch_size=3).represent(torch.randn(10, 4))
-        with pytest.warns(RuntimeWarning):
-            samples = representation.samples()
+        samples = representation.samples()
         assert samples.shape == (40, 10, 3)
         assert torch.unique(samples[:, 0, 0]).numel() == 40
         torch.testing.assert_close(representation.mean, samples.mean(0))
@@ -202,6 +240,51 @@ class TestFallback:
 
         with pytest.warns(RuntimeWarning, match="because it calls its heteroscedastic layers 2 times"):
             representer(Two(), 10).represent(torch.randn(4, 4))
+
+    @pytest.mark.parametrize(
+        "change", [lambda y: y.mul_(10), lambda y: y.relu_(), lambda y: torch.softmax(y, -1, out=y).mul_(2)]
+    )
+    @pytest.mark.parametrize("inference", [False, True])
+    def test_a_change_in_place(self, model, change, inference):
+        changed = Wrapped(model, change)
+        with pytest.warns(RuntimeWarning, match="its output is not the output"), torch.inference_mode(inference):
+            representation = representer(changed, 30, seed=1).represent(torch.randn(5, 4).abs())
+        assert_samples_match(representation)
+
+    def test_a_model_that_changes_its_input(self, model):
+        changed = Wrapped(model, lambda y: 2 * y, before=lambda x: x.sub_(1.0))
+        with pytest.warns(RuntimeWarning):
+            representation = representer(changed, 30, seed=1).represent(torch.randn(5, 4))
+        assert_samples_match(representation)
+
+    def test_active_dropout(self):
+        model = nn.Sequential(nn.Linear(4, 64), nn.Dropout(0.5), HeteroscedasticLayer(64, 3, 2))
+        x = torch.randn(5, 4)
+        with pytest.warns(RuntimeWarning, match="because its dropout is active"):
+            first = representer(model, 200, seed=1).represent(x)
+        with pytest.warns(RuntimeWarning):
+            second = representer(model, 200, seed=1).represent(x)
+        assert_same(first, second, rtol=0, atol=0)
+        assert_samples_match(first)
+        with torch.no_grad():
+            model[2].diag_layer.bias.fill_(-100)
+            model[2].diag_layer.weight.zero_()
+            model[2].v_layer.weight.zero_()
+        with pytest.warns(RuntimeWarning):
+            assert representer(model, 200, seed=1).represent(x).variance.min() > 1e-4  # of the dropout alone
+
+    def test_a_softmax_after_the_head(self, model):
+        changed = Wrapped(model, lambda y: y.softmax(-1))
+        message = "model: expected an output of logits, got probabilities: remove the softmax after the head"
+        with pytest.warns(RuntimeWarning), pytest.raises(ValueError, match=message):
+            representer(changed, 10).represent(torch.randn(4, 4))
+
+    def test_log_probabilities_are_logits(self, model):
+        x = torch.randn(4, 4)
+        with pytest.warns(RuntimeWarning):
+            got = representer(Wrapped(model, lambda y: y.log_softmax(-1)), 5000, seed=1).represent(x)
+        want = representer(model, 5000, seed=2).represent(x)
+        assert ((got.mean - want.mean).abs() < 5 * math.sqrt(2) * got.standard_error).all()
 
     def test_no_warning_without_it(self, model):
         with warnings.catch_warnings():

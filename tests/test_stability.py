@@ -119,3 +119,46 @@ def test_all_classes_masked_is_nan(samples):
     loc = torch.full((2, 3), -math.inf)
     assert functional.mc_log_probs(loc, torch.ones(2, 3), num_samples=samples, seed=0).isnan().all()
     assert functional.mc_statistics(loc, torch.ones(2, 3), num_samples=samples, seed=0).mean.isnan().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("samples", [5, 40, 700])
+@pytest.mark.parametrize("offset", [-300.0, -1e4, -1e7, -1e20])
+def test_gradient_far_from_zero(offset, samples, dtype):
+    """Of a class that is hopeless in every sample: d log p_0 / d loc_0 is 1, however far log p_0 is rounded."""
+    loc = torch.tensor([[offset, 0.0, 0.5]], dtype=dtype, requires_grad=True)
+    functional.mc_log_probs(loc, torch.ones(1, 3, dtype=dtype), num_samples=samples, seed=1)[0, 0].backward()
+    # The utilities themselves are rounded to their last place, which for float32 at 1e7 is 1.
+    assert abs(loc.grad[0, 0].item() - 1) <= 32 * torch.finfo(dtype).eps * math.sqrt(samples)
+    assert abs(loc.grad.sum().item()) <= 64 * torch.finfo(dtype).eps * math.sqrt(samples)
+
+
+@pytest.mark.parametrize("samples", SAMPLES)
+def test_masked_classes_have_no_gradient_in_sample_logits(samples):
+    head = random_head("per_row_scaled", rows=20, classes=5, dtype=torch.float32)
+    with torch.no_grad():
+        head["loc"][::2, 2] = -math.inf
+    logits = functional.sample_logits(**head, num_samples=samples, seed=3)
+    upstream = torch.randn(logits.shape)
+    upstream[:, ::2, 2] = math.nan
+    got = gradients(logits, head, upstream)
+    exact_head = cast(head, torch.float64)
+    exact = reference.sample_logits(**exact_head, num_samples=samples, seed=3)
+    want = gradients(exact, exact_head, upstream.nan_to_num(0))
+    for name in head:
+        assert got[name].isfinite().all()
+        torch.testing.assert_close(got[name].double(), want[name], rtol=1e-4, atol=1e-5 * samples)
+    assert not got["loc"][::2, 2].any()
+
+
+@pytest.mark.parametrize("operator", ["sample_logits", "mc_log_probs", "mc_statistics"])
+def test_a_temperature_that_cannot_be_read_makes_nan(operator):
+    """As on a GPU or in a compiled graph, where a check would cost a synchronisation."""
+    loc, scale = torch.zeros(2, 3), torch.ones(2, 3)
+    for value in (-1.0, 0.0, math.nan):
+
+        def function(temperature):
+            return getattr(functional, operator)(loc, scale, num_samples=20, temperature=temperature, seed=1)
+
+        result = torch.compile(function, backend="eager", fullgraph=True)(torch.tensor(value))
+        assert (result if isinstance(result, torch.Tensor) else result.mean).isnan().all()

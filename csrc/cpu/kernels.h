@@ -259,14 +259,13 @@ void log_probs_backward(const Head<T>& head, const T* grad_out, const T* log_pro
 
     const V minus_infinity = splat<V>(-std::numeric_limits<T>::infinity());
     const V per_sample = splat<V>(1 / static_cast<T>(head.samples));
-    Buffer<V> weight(classes), relative_weight(classes), log_prob(classes);
+    Buffer<V> weight(classes), log_prob(classes);
     typename L::Mask underflows{};
     for (int64_t k = 0; k < classes; ++k) {
       const V lp = result[k];
       const auto possible = lp != minus_infinity;  // true for NaN
       log_prob[k] = L::select(possible, lp, V{});
-      relative_weight[k] = L::select(possible, upstream[k] * per_sample, V{});
-      weight[k] = relative_weight[k] / exp(log_prob[k]);
+      weight[k] = L::select(possible, upstream[k] * per_sample / exp(log_prob[k]), V{});
       underflows = underflows | (possible & (lp < splat<V>(kSmallestLogProbability)));
     }
     const LogProbGradientSum<T, false> direct(head, weight.get(), log_prob.get());
@@ -274,11 +273,19 @@ void log_probs_backward(const Head<T>& head, const T* grad_out, const T* log_pro
       reduce_samples(head, worker, direct, split, sums);
       return;
     }
-    // Lanes may be other rows, whose results must not depend on their neighbours.
+
+    // The ratios p_sk / p_k are taken relative to their own sum: log p_k is rounded, and far from
+    // zero that is too much for its exponential.
+    Buffer<X> ratio_sum(classes);
+    reduce_samples(head, worker, RelativeProbabilitySum<T>(head, log_prob.get()), split, ratio_sum.get());
+    Buffer<V> relative_weight(classes);
+    for (int64_t k = 0; k < classes; ++k)
+      relative_weight[k] = L::select(result[k] != minus_infinity, upstream[k] / lanes.spread(ratio_sum[k]), V{});
     const LogProbGradientSum<T, true> relative(head, relative_weight.get(), log_prob.get());
     if constexpr (Lanes::rows_per_group == 1) {
       reduce_samples(head, worker, relative, split, sums);
     } else {
+      // Lanes may be other rows, whose results must not depend on their neighbours.
       Buffer<X> exact(relative.totals());
       reduce_samples(head, worker, direct, split, sums);
       reduce_samples(head, worker, relative, split, exact.get());

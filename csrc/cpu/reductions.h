@@ -168,7 +168,11 @@ struct GivenGradientSum : SumsAndMaxima<T> {
   template <class Lanes>
   void add(const Sampler<T, Lanes>& sampler, const Draw<T>& draw, V* scratch, V* vectors) const {
     V* delta = scratch;
-    for (int64_t k = 0; k < head.classes; ++k) delta[k] = sampler.lanes().gather(head, draw.sample, k, grad_utility);
+    const V minus_infinity = splat<V>(-std::numeric_limits<T>::infinity());
+    for (int64_t k = 0; k < head.classes; ++k) {
+      const V gradient = sampler.lanes().gather(head, draw.sample, k, grad_utility);
+      delta[k] = lane<V>::select(draw.utility[k] != minus_infinity, gradient, V{});  // a masked class has none
+    }
     GradientSums<T>::add(head, sampler, draw, delta, V{}, scratch + head.classes, vectors);
   }
 };
@@ -176,8 +180,8 @@ struct GivenGradientSum : SumsAndMaxima<T> {
 // Gradient sums for a gradient g of log p: with a_k = g_k exp(log p_sk - log p_k) / S the
 // gradient of a sample's utilities is a_k - p_sk sum_j a_j.
 //
-// With kRelative the ratio is taken in the log domain and `weight` is g / S; without it,
-// `weight` is g / (S p) and multiplies the probability.
+// With kRelative, a_k is `weight` times the ratio exp(log p_sk - log p_k); without it, `weight`
+// has the division by p_k in it.
 template <class T, bool kRelative>
 struct LogProbGradientSum : SumsAndMaxima<T> {
   using V = Vec<T>;
