@@ -151,7 +151,7 @@ def make_seed(
     if seed is not None:
         return torch.tensor([operator.index(seed), row_offset], dtype=torch.int64, device=device)
     drawn = torch.randint(-(2**63), 2**63 - 1, (1,), generator=generator, device=device)
-    return torch.cat((drawn, torch.tensor([row_offset], device=device)))
+    return torch.constant_pad_nd(drawn, (0, 1), row_offset)
 
 
 def check_temperature_value(value: float, dtype: torch.dtype = torch.float32) -> float:

@@ -80,7 +80,7 @@ def sample_logits(
         logits = reference.sample_logits_of(head)
     else:
         _check_device(head)
-        logits = ops.SampleLogits.apply(*head)
+        logits = ops.SampleLogits.call(*head)
     return logits if len(batch) == 1 else logits.reshape(head.num_samples, *batch, loc.shape[-1])
 
 
@@ -112,7 +112,7 @@ def mc_log_probs(
         log_probs = reference.log_probs_of(head)
     else:
         _check_device(head)
-        log_probs = ops.McLogProbs.apply(*head)
+        log_probs = ops.McLogProbs.call(*head)
     return log_probs if len(batch) == 1 else log_probs.reshape(loc.shape)
 
 

@@ -66,9 +66,42 @@ def _(grad_out: Tensor, log_probs: Tensor, *head: Any) -> Gradients:
     return _fake_gradients(*head)
 
 
-class _NoDerivative(torch.autograd.Function):
+class _Function(torch.autograd.Function):
+    """A function with ``forward`` and ``setup_context`` apart, as transforms need it, which
+    ``call`` applies in one step where it can.
+
+    Where the two are apart, torch binds default arguments by inspecting the signature at every
+    call, which takes longer than a small head does.
+    """
+
+    one_step: type[torch.autograd.Function]
+
+    def __init_subclass__(cls) -> None:
+        class OneStep(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, *args: Any) -> Any:
+                output = cls.forward(*args)
+                cls.setup_context(ctx, args, output)
+                return output
+
+            backward = cls.backward
+
+        cls.one_step = OneStep
+
+    @classmethod
+    def call(cls, *args: Any) -> Any:
+        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+            return cls.apply(*args)
+        return cls.one_step.apply(*args)
+
+
+class _NoDerivative(_Function):
     """A backward operator. It is a function of its inputs for autograd, so that second derivatives
     raise, under ``torch.func`` too, instead of counting as zero."""
+
+    @classmethod
+    def call(cls, *args: Any) -> Any:
+        return super().call(*args) if torch.is_grad_enabled() else cls.forward(*args)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Gradients) -> None:
@@ -114,7 +147,7 @@ def _returned(ctx: Any, gradients: Gradients) -> tuple[Tensor | None, ...]:
     return (*(gradient if need else None for gradient, need in needed), None, None)
 
 
-class SampleLogits(torch.autograd.Function):
+class SampleLogits(_Function):
     """Noisy logits over the temperature, (S, B, K)."""
 
     @staticmethod
@@ -131,10 +164,10 @@ class SampleLogits(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        return _returned(ctx, SampleLogitsBackward.apply(grad_out, *ctx.saved_tensors, ctx.num_samples))
+        return _returned(ctx, SampleLogitsBackward.call(grad_out, *ctx.saved_tensors, ctx.num_samples))
 
 
-class McLogProbs(torch.autograd.Function):
+class McLogProbs(_Function):
     """Log of the softmax averaged over the samples, (B, K)."""
 
     @staticmethod
@@ -151,4 +184,4 @@ class McLogProbs(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
-        return _returned(ctx, McLogProbsBackward.apply(grad_out, *ctx.saved_tensors, ctx.num_samples))
+        return _returned(ctx, McLogProbsBackward.call(grad_out, *ctx.saved_tensors, ctx.num_samples))
