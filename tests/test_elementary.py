@@ -10,7 +10,7 @@ LANES = ["float32", "float64", "scalar_float32", "scalar_float64"]
 
 # The largest error in units in the last place (ulp) that a function may have: the sum of what
 # its last steps can contribute.
-#   exp     the sum 1 + (r + ...) 1/2, the inner sum 1/2, the reduced argument 1/4
+#   exp     the last step 1/2, the step before 1/3, the reduced argument 1/4
 #   log     the last fused step 1/2, the sum before it 1/2, the tail 1/4
 #   sinpi   t p(t^2) with p between 2 and pi, where an ulp is twice as large as that of the result:
 #           the product 1/2, the last step of p 1, its first coefficient 1/2, the step before 1/2,

@@ -53,8 +53,8 @@ HETNET_INLINE V exp(V x) {
   const V n = shifted - splat<V>(F::round_magic);
   V r = L::fmadd(n, splat<V>(-F::ln2_high), x);
   r = L::fmadd(n, splat<V>(-F::ln2_low), r);
-  const V tail = polynomial(r, Coefficients<S>::exp);
-  const V mantissa = L::fmadd(r * r, tail, r) + splat<V>(S(1));
+  const V one = splat<V>(S(1));
+  const V mantissa = L::fmadd(r, L::fmadd(r, polynomial(r, Coefficients<S>::exp), one), one);
   // the low bits of `shifted` are n; the shift drops the rest
   const auto power_of_two =
       (typename L::Int)((typename L::UInt)(L::bits(shifted) + F::exponent_bias) << F::mantissa_bits);

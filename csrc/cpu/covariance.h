@@ -79,14 +79,28 @@ class Sampler {
     }
 
     int64_t k = 0;
-    for (; k + 4 <= head_.classes; k += 4) combine<4>(k, scaled_eta);
-    for (; k < head_.classes; ++k) combine<1>(k, scaled_eta);
+    for (; k + kBlock <= head_.classes; k += kBlock) combine<kBlock>(k, scaled_eta);
+    combine_rest<kBlock - 1>(k, scaled_eta);
     return {noise_.get(), eta, scaled_eta, utility_.get(), lanes_.valid(head_, sample), sample};
   }
 
   HETNET_INLINE V factor(int64_t k, int64_t r) const { return factor_[k * head_.factors + r]; }
 
  private:
+  // Classes whose sums are made together: enough to hide the latency of a multiply-add, and few
+  // enough to stay in registers.
+  static constexpr int kBlock = HETNET_VECTOR_REGISTERS / 2;
+
+  template <int kClasses>
+  HETNET_INLINE void combine_rest(int64_t k, const V* eta) {
+    if constexpr (kClasses > 0) {
+      if (head_.classes - k == kClasses)
+        combine<kClasses>(k, eta);
+      else
+        combine_rest<kClasses - 1>(k, eta);
+    }
+  }
+
   // The noise is summed on its own before it meets the location, which may be much larger, and
   // the location over the temperature is kept in two parts: so the only rounding in the
   // utility's last place is that of one sum, which differs from sample to sample.

@@ -25,29 +25,37 @@ HETNET_INLINE Softmax<V> softmax(const V* __restrict utility, int64_t classes, t
                                  V* __restrict exponential) {
   using L = lane<V>;
   using S = typename L::Scalar;
+  // Four at a time: independent steps hide their latency, and small terms of a sum meet before
+  // they are added to a large one.
   V max = utility[0];
-  for (int64_t k = 1; k < classes; ++k) max = L::maximum(max, utility[k]);
-
-  const auto term = [&](int64_t k, V& weighted) {
-    const V difference = utility[k] - max;
-    const V value = exp(difference);
-    if constexpr (kEntropy) {
-      // -inf times the probability 0 counts as 0
-      const V finite = L::maximum(splat<V>(std::numeric_limits<S>::lowest()), difference);
-      weighted = L::fmadd(value, finite, weighted);
-    }
-    exponential[k] = value;
-    return value;
-  };
-  V sum{}, weighted{};
-  int64_t k = 0;
-  // Four at a time, so that small terms meet before they are added to a large sum.
+  int64_t k = 1;
   for (; k + 4 <= classes; k += 4) {
-    V part[4];
-    for (int j = 0; j < 4; ++j) part[j] = term(k + j, weighted);
-    sum += (part[0] + part[1]) + (part[2] + part[3]);
+    const V first = L::maximum(utility[k], utility[k + 1]), second = L::maximum(utility[k + 2], utility[k + 3]);
+    max = L::maximum(max, L::maximum(first, second));
   }
-  for (; k < classes; ++k) sum += term(k, weighted);
+  for (; k < classes; ++k) max = L::maximum(max, utility[k]);
+
+  V sum{}, weighted{};
+  const auto add_terms = [&](int64_t first, auto count) {
+    constexpr int kCount = decltype(count)::value;
+    V value[kCount], product[kCount];
+    for (int j = 0; j < kCount; ++j) {
+      const V difference = utility[first + j] - max;
+      value[j] = exponential[first + j] = exp(difference);
+      // -inf times the probability 0 counts as 0
+      if constexpr (kEntropy)
+        product[j] = value[j] * L::maximum(splat<V>(std::numeric_limits<S>::lowest()), difference);
+    }
+    if constexpr (kCount == 4) {
+      sum += (value[0] + value[1]) + (value[2] + value[3]);
+      if constexpr (kEntropy) weighted += (product[0] + product[1]) + (product[2] + product[3]);
+    } else {
+      sum += value[0];
+      if constexpr (kEntropy) weighted += product[0];
+    }
+  };
+  for (k = 0; k + 4 <= classes; k += 4) add_terms(k, std::integral_constant<int, 4>());
+  for (; k < classes; ++k) add_terms(k, std::integral_constant<int, 1>());
 
   const V inverse_sum = splat<V>(S(1)) / sum;
   const V log_sum = L::fmadd(inverse_sum, V{}, log(sum));  // a sum of NaN stays NaN

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <type_traits>
 
 #if defined(__x86_64__)
 #include <immintrin.h>

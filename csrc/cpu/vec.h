@@ -15,6 +15,12 @@
 #define HETNET_VECTOR_BYTES 16
 #endif
 
+#if defined(HETNET_CPU_AVX512) || defined(__aarch64__)
+#define HETNET_VECTOR_REGISTERS 32
+#else
+#define HETNET_VECTOR_REGISTERS 16
+#endif
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
