@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -143,7 +144,7 @@ class HetNetRepresenter:
         if any(isinstance(m, nn.modules.dropout._DropoutNd) and m.training and m.p > 0 for m in self.model.modules()):
             reason = "its dropout is active"
         else:
-            with noise_free() as calls, torch.compiler.set_stance("force_eager"):
+            with noise_free() as calls, _eager(self.model):
                 logits = _logits(self.model(inputs))
             if len(calls) != 1:
                 reason = f"it calls its heteroscedastic layers {len(calls)} times"
@@ -259,6 +260,13 @@ class _ModelBatch:
         finally:
             for head, count in zip(heads, training_samples, strict=True):
                 head.training_samples = count
+
+
+def _eager(model: nn.Module) -> AbstractContextManager[object]:
+    """Keeps compiled modules from compiled code, which does not record calls of the head."""
+    compiled = any(hasattr(m, "_orig_mod") or m._compiled_call_impl is not None for m in model.modules())
+    # only where needed: it loads the whole compiler
+    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
 
 def _split(x: Tensor | Iterable[Any], batch_size: int) -> Iterator[Tensor]:
