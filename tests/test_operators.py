@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
+import noise_oracle
 import pytest
 import torch
 from backend import REFERENCE, native_only
@@ -309,3 +314,49 @@ def test_opcheck(covariance, samples):
         (ops.sample_logits_backward, (logits,)), (ops.mc_log_probs_backward, (log_probs, log_probs)),
     ]:  # fmt: skip
         torch.library.opcheck(op.default, (*leading, *arguments))
+
+
+@native_only
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads the peak of the resident set on Linux")
+@pytest.mark.parametrize("rows", [1, 40])
+def test_memory_does_not_grow_with_the_samples(rows):
+    """0.6 GB of samples, and none of it is ever held: forward, backward, statistics."""
+    script = f"""
+from pathlib import Path
+import torch
+from hetnet_ext import functional
+
+def status(key):
+    return int(next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(key)).split()[1])
+
+head = [torch.randn({rows}, 30, requires_grad=True), torch.rand({rows}, 30), torch.randn({rows}, 30, 3)]
+
+def run(samples):
+    functional.mc_log_probs(*head, num_samples=samples).sum().backward()
+    functional.mc_statistics(*head, num_samples=samples)
+
+run(2000)
+Path("/proc/self/clear_refs").write_text("5")
+before = status("VmRSS")
+run({20_000_000 // rows // 4})
+print(status("VmHWM") - before)
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert int(result.stdout) < 4000  # kB
+
+
+@pytest.mark.skipif("HETNET_LARGE_TESTS" not in os.environ, reason="needs 20 GB: HETNET_LARGE_TESTS")
+def test_more_than_2_to_the_31_elements():
+    """The last elements of a result with 64-bit offsets are those of the noise's definition."""
+    samples, classes = 2**20, 2050
+    logits = functional.sample_logits(torch.zeros(1, classes), torch.ones(1, classes), num_samples=samples, seed=3)
+    assert logits.numel() > 2**31
+    want = noise_oracle.normals(3, [0], [samples - 2, samples - 1], classes)
+    torch.testing.assert_close(logits[-2:].double(), torch.from_numpy(want), rtol=1e-6, atol=1e-6)
+    del logits
+    # rows x classes > 2^31, row by row from one expanded row
+    rows = 2**30 + 5
+    row = torch.zeros(1, 2).expand(rows, 2)
+    last = functional.sample_logits(row, torch.ones(1, 2).expand(rows, 2), seed=3)[0, -3:]
+    want = noise_oracle.normals(3, range(rows - 3, rows), [0], 2)[0]
+    torch.testing.assert_close(last.double(), torch.from_numpy(want), rtol=1e-6, atol=1e-6)
