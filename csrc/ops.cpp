@@ -12,6 +12,7 @@
 #include <limits>
 #include <optional>
 #include <tuple>
+#include <vector>
 
 #include "cpu/dispatch.h"
 #include "cpu/parallel.h"
@@ -218,6 +219,62 @@ Gradients mc_log_probs_backward(const Tensor& grad_out, const Tensor& log_probs,
   return grad.tuple();
 }
 
+enum Reduction : int64_t { kNone = 0, kMean = 1, kSum = 2 };  // as torch numbers them
+
+// The negative log-likelihood, and with `with_grad` the gradients of its sum over the rows. Each
+// row counts by the weight of its class, over their sum for the mean; `row_grad`, if given,
+// multiplies that.
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> mc_nll_loss(
+    const Tensor& loc, const Tensor& scale, const Optional& cov_factor, const Optional& factor_scale,
+    const Tensor& temperature, const Tensor& seed, int64_t num_samples, const Tensor& target, const Optional& weight,
+    const Optional& row_grad, int64_t ignore_index, int64_t reduction, bool with_grad) {
+  const HeadTensors in(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples);
+  STD_TORCH_CHECK(
+      target.scalar_type() == ScalarType::Long && target.dim() == 1 && target.size(0) == in.rows() && target.is_cpu(),
+      "target: expected an int64 tensor of shape (rows,) on the device of loc");
+  if (weight) in.check(*weight, "weight", weight->dim() == 1 && weight->size(0) == in.classes());
+  if (row_grad) in.check(*row_grad, "row_grad", row_grad->dim() == 1 && row_grad->size(0) == in.rows());
+  const Tensor targets = torch::stable::contiguous(target);
+
+  const Tensor row_loss = in.empty({in.rows()});
+  const Tensor loss = reduction == kNone ? row_loss : in.empty({});
+  std::optional<GradientTensors> grad;
+  if (with_grad) grad.emplace(in);
+
+  in.dispatch([&](auto t) {
+    using T = decltype(t);
+    const Optional class_weight = weight ? Optional(torch::stable::contiguous(*weight)) : Optional();
+    const Optional upstream = row_grad ? Optional(torch::stable::contiguous(*row_grad)) : Optional();
+    std::vector<int64_t> classes(static_cast<std::size_t>(in.rows()));
+    std::vector<T> row_weight(static_cast<std::size_t>(in.rows()));
+    double total = 0;
+    for (std::size_t b = 0; b < classes.size(); ++b) {
+      const int64_t y = targets.const_data_ptr<int64_t>()[b];
+      if (y == ignore_index) continue;  // class 0, weight 0
+      STD_TORCH_CHECK(y >= 0 && y < in.classes(), "target: expected classes 0 to ", in.classes() - 1,
+                      ", or ignore_index, ", ignore_index, ", got ", y);
+      classes[b] = y;
+      row_weight[b] = class_weight ? class_weight->const_data_ptr<T>()[y] : T(1);
+      total += row_weight[b];
+    }
+    for (std::size_t b = 0; b < classes.size(); ++b) {
+      if (reduction == kMean && total != 0) row_weight[b] = static_cast<T>(row_weight[b] / total);
+      if (upstream) row_weight[b] *= upstream->const_data_ptr<T>()[b];
+    }
+
+    const HeadGradient<T> pointers = grad ? grad->pointers<T>() : HeadGradient<T>{};
+    kernels<T>().nll(in.head<T>(), {classes.data(), row_weight.data()}, row_loss.mutable_data_ptr<T>(),
+                     grad ? &pointers : nullptr);
+    if (reduction == kNone) return;
+    double sum = reduction == kMean && total == 0 ? std::numeric_limits<double>::quiet_NaN() : 0;
+    for (int64_t b = 0; b < in.rows(); ++b) sum += row_loss.const_data_ptr<T>()[b];
+    *loss.mutable_data_ptr<T>() = static_cast<T>(sum);
+  });
+  if (grad) return {loss, grad->loc, grad->scale, grad->cov_factor, grad->factor_scale, grad->temperature};
+  const auto none = [&] { return in.empty({0}); };
+  return {loss, none(), none(), none(), none(), none()};
+}
+
 int64_t cpu_capability() { return static_cast<int64_t>(capability()); }
 int64_t best_cpu_capability() { return static_cast<int64_t>(supported_capability()); }
 
@@ -235,6 +292,9 @@ STABLE_TORCH_LIBRARY(hetnet_ext, m) {
   m.def("mc_log_probs_backward(Tensor grad_out, Tensor log_probs, " HETNET_HEAD
         ") -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   m.def("mc_statistics(" HETNET_HEAD ") -> (Tensor mean, Tensor variance, Tensor expected_entropy)");
+  m.def("mc_nll_loss(" HETNET_HEAD
+        ", Tensor target, Tensor? weight, Tensor? row_grad, int ignore_index, int reduction, bool with_grad) -> "
+        "(Tensor loss, Tensor loc, Tensor scale, Tensor cov_factor, Tensor factor_scale, Tensor temperature)");
   m.def("cpu_capability() -> int");
   m.def("best_cpu_capability() -> int");
 }
@@ -245,6 +305,7 @@ STABLE_TORCH_LIBRARY_IMPL(hetnet_ext, CPU, m) {
   m.impl("mc_log_probs", TORCH_BOX(&hetnet::mc_log_probs));
   m.impl("mc_log_probs_backward", TORCH_BOX(&hetnet::mc_log_probs_backward));
   m.impl("mc_statistics", TORCH_BOX(&hetnet::mc_statistics));
+  m.impl("mc_nll_loss", TORCH_BOX(&hetnet::mc_nll_loss));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(hetnet_ext, CompositeExplicitAutograd, m) {

@@ -319,7 +319,7 @@ def test_opcheck(covariance, samples):
 @native_only
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads the peak of the resident set on Linux")
 @pytest.mark.parametrize("rows", [1, 40])
-def test_memory_does_not_grow_with_the_samples(rows):
+def test_memory_does_not_grow_with_the_samples(rows, tmp_path):
     """0.6 GB of samples, and none of it is ever held: forward, backward, statistics."""
     script = f"""
 from pathlib import Path
@@ -341,7 +341,7 @@ before = status("VmRSS")
 run({20_000_000 // rows // 4})
 print(status("VmHWM") - before)
 """
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    result = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert int(result.stdout) < 4000  # kB
 
 

@@ -37,6 +37,13 @@ struct HeadGradient {
   T* temperature;   // 1
 };
 
+// What the negative log-likelihood is of.
+template <class T>
+struct NllTarget {
+  const int64_t* classes;  // rows; of rows of weight 0 as well, below the number of classes
+  const T* row_weight;     // rows: multiplies the row's loss
+};
+
 // The kernels of one instruction set. All tensors are contiguous.
 template <class T>
 struct Kernels {
@@ -46,6 +53,8 @@ struct Kernels {
   // out: rows x classes
   void (*log_probs)(const Head<T>& head, T* out);
   void (*log_probs_backward)(const Head<T>& head, const T* grad_out, const T* log_probs, const HeadGradient<T>& grad);
+  // loss: rows, weighted. With `grad`, the gradients of its sum as well, in the same pass.
+  void (*nll)(const Head<T>& head, const NllTarget<T>& target, T* loss, const HeadGradient<T>* grad);
   // mean, variance: rows x classes; entropy: rows
   void (*statistics)(const Head<T>& head, T* mean, T* variance, T* entropy);
 };

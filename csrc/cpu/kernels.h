@@ -33,63 +33,49 @@ inline int64_t grain(int64_t nanoseconds_each) {
   return nanoseconds_each < kGrainNanoseconds ? kGrainNanoseconds / nanoseconds_each : 1;
 }
 
-// One thread's state: a sampler, and vectors to reduce into.
-template <class T, class Lanes>
-struct Worker {
-  using V = Vec<T>;
-  Sampler<T, Lanes> sampler;
-  Buffer<V> scratch;
+// Adds samples begin .. end-1 of the sampler's group of rows, and collapses them to totals.
+template <class T, class Lanes, class State>
+void reduce_chunk(Sampler<T, Lanes>& sampler, State& state, int64_t begin, int64_t end, typename Lanes::Total* totals) {
+  state.clear();
+  for (int64_t s = begin; s < end; s += Lanes::samples_per_draw) state.add(sampler, sampler.draw(s));
+  state.collapse(end - begin, totals);
+}
 
-  Worker(const Head<T>& head, const Lanes& lanes) : sampler(head, lanes), scratch(scratch_size(head)) {}
-
-  // Adds samples begin .. end-1 of the worker's group of rows, and collapses them to totals.
-  template <class Reduction>
-  void reduce(const Reduction& reduction, int64_t begin, int64_t end, V* vectors, typename Lanes::Total* totals) {
-    reduction.clear(vectors);
-    for (int64_t s = begin; s < end; s += Lanes::samples_per_draw)
-      reduction.add(sampler, sampler.draw(s), scratch.get(), vectors);
-    reduction.collapse(vectors, end - begin, totals);
-  }
-};
-
-// Reduces all samples of the worker's group of rows to `totals`.
+// Reduces all samples of the sampler's group of rows to `totals`.
 template <class T, class Reduction>
-void reduce_samples(const Head<T>& head, Worker<T, RowLanes<T>>& worker, const Reduction& reduction, bool /*split*/,
+void reduce_samples(const Head<T>& head, Sampler<T, RowLanes<T>>& sampler, const Reduction& reduction, bool /*split*/,
                     Vec<T>* totals) {
-  Buffer<Vec<T>> vectors(reduction.vectors());
-  worker.reduce(reduction, 0, head.samples, vectors.get(), totals);
+  typename Reduction::State state(reduction);
+  reduce_chunk(sampler, state, 0, head.samples, totals);
 }
 
 // With `split` the threads share the samples.
 template <class T, class Reduction>
-void reduce_samples(const Head<T>& head, Worker<T, SampleLanes<T>>& worker, const Reduction& reduction, bool split,
+void reduce_samples(const Head<T>& head, Sampler<T, SampleLanes<T>>& sampler, const Reduction& reduction, bool split,
                     double* totals) {
   const int64_t chunks = (head.samples + kChunk - 1) / kChunk;
-  const auto reduce_chunk = [&](Worker<T, SampleLanes<T>>& w, int64_t chunk, Vec<T>* vectors, double* chunk_totals) {
-    const int64_t begin = chunk * kChunk;
-    const int64_t end = begin + kChunk < head.samples ? begin + kChunk : head.samples;
-    w.reduce(reduction, begin, end, vectors, chunk_totals);
-  };
+  const auto end_of = [&](int64_t chunk) { return chunk + 1 < chunks ? (chunk + 1) * kChunk : head.samples; };
+  const int64_t size = reduction.totals();
 
   if (!split) {
-    Buffer<Vec<T>> vectors(reduction.vectors());
-    Buffer<double> later(chunks > 1 ? reduction.totals() : 0);
-    reduce_chunk(worker, 0, vectors.get(), totals);
+    typename Reduction::State state(reduction);
+    Buffer<double> later(chunks > 1 ? size : 0);
+    reduce_chunk(sampler, state, 0, end_of(0), totals);
     for (int64_t c = 1; c < chunks; ++c) {
-      reduce_chunk(worker, c, vectors.get(), later.get());
+      reduce_chunk(sampler, state, c * kChunk, end_of(c), later.get());
       reduction.merge(later.get(), totals);
     }
     return;
   }
 
-  const int64_t size = reduction.totals();
   Buffer<double> chunk_totals(size * (chunks < kChunksAtOnce ? chunks : kChunksAtOnce));
   for (int64_t first = 0; first < chunks; first += kChunksAtOnce) {
     const int64_t count = chunks - first < kChunksAtOnce ? chunks - first : kChunksAtOnce;
     parallel_for(count, grain(nanoseconds(head, 1, kChunk)), [&](int64_t begin, int64_t end) {
-      Worker<T, SampleLanes<T>> own(head, worker.sampler.lanes());
-      Buffer<Vec<T>> vectors(reduction.vectors());
-      for (int64_t c = begin; c < end; ++c) reduce_chunk(own, first + c, vectors.get(), &chunk_totals[c * size]);
+      Sampler<T, SampleLanes<T>> own(head, sampler.lanes());
+      typename Reduction::State state(reduction);
+      for (int64_t c = begin; c < end; ++c)
+        reduce_chunk(own, state, (first + c) * kChunk, end_of(first + c), &chunk_totals[c * size]);
     });
     for (int64_t c = 0; c < count; ++c) {
       if (first + c == 0)
@@ -100,7 +86,7 @@ void reduce_samples(const Head<T>& head, Worker<T, SampleLanes<T>>& worker, cons
   }
 }
 
-// Calls body(worker, block, split) for every group of rows. Threads share the blocks of
+// Calls body(sampler, block, split) for every group of rows. Threads share the blocks of
 // consecutive groups; where there are too few groups for that, `split` tells the body to
 // let them share the samples.
 template <class Lanes, class T, class Body>
@@ -108,12 +94,11 @@ void for_each_group(const Head<T>& head, int64_t blocks, const Body& body) {
   const int64_t groups = group_count<Lanes>(head);
   if (groups == 0) return;
   const auto run_blocks = [&](int64_t begin, int64_t end, bool split) {
-    Worker<T, Lanes> worker(head, Lanes(head, begin * groups / blocks));
+    Sampler<T, Lanes> sampler(head, Lanes(head, begin * groups / blocks));
     for (int64_t block = begin; block < end; ++block)
       for (int64_t g = block * groups / blocks; g < (block + 1) * groups / blocks; ++g) {
-        const Lanes lanes(head, g);
-        worker.sampler.bind(lanes);
-        body(worker, block, split);
+        sampler.bind(Lanes(head, g));
+        body(sampler, block, split);
       }
   };
   const int64_t threads = num_threads();
@@ -129,7 +114,7 @@ void for_each_group(const Head<T>& head, int64_t blocks, const Body& body) {
 template <class Lanes, class T, class Body>
 void for_each_group(const Head<T>& head, const Body& body) {
   for_each_group<Lanes>(head, group_count<Lanes>(head),
-                        [&](Worker<T, Lanes>& worker, int64_t, bool split) { body(worker, split); });
+                        [&](Sampler<T, Lanes>& sampler, int64_t, bool split) { body(sampler, split); });
 }
 
 template <class T, class Lanes>
@@ -138,13 +123,13 @@ void log_probs(const Head<T>& head, T* out) {
   using X = typename Lanes::Total;
   using L = lane<X>;
   const int64_t classes = head.classes;
-  for_each_group<Lanes>(head, [&](Worker<T, Lanes>& worker, bool split) {
-    const Lanes& lanes = worker.sampler.lanes();
+  for_each_group<Lanes>(head, [&](Sampler<T, Lanes>& sampler, bool split) {
+    const Lanes& lanes = sampler.lanes();
     Buffer<X> totals(2 * classes), log_prob(classes);
     const X per_sample = splat<X>(1) / splat<X>(static_cast<T>(head.samples));
     const X minus_infinity = splat<X>(-std::numeric_limits<T>::infinity());
 
-    reduce_samples(head, worker, ProbabilitySum<T>(head), split, totals.get());
+    reduce_samples(head, sampler, ProbabilitySum<T, Lanes>(head), split, totals.get());
     typename L::Mask underflows{};
     for (int64_t k = 0; k < classes; ++k) {
       log_prob[k] = log_or_limit(totals[k] * per_sample);
@@ -159,7 +144,7 @@ void log_probs(const Head<T>& head, T* out) {
         const X largest = totals[classes + k];
         reference[k] = lanes.spread(L::select(largest > minus_infinity, largest, X{}));
       }
-      reduce_samples(head, worker, RelativeProbabilitySum<T>(head, reference.get()), split, relative.get());
+      reduce_samples(head, sampler, RelativeProbabilitySum<T, Lanes>(head, reference.get()), split, relative.get());
       for (int64_t k = 0; k < classes; ++k) {
         const X exact = lanes.total(reference[k]) + log_or_limit(relative[k] * per_sample);
         log_prob[k] = L::select(underflows, exact, log_prob[k]);
@@ -173,11 +158,11 @@ template <class T, class Lanes>
 void statistics(const Head<T>& head, T* mean, T* variance, T* entropy) {
   using X = typename Lanes::Total;
   const int64_t classes = head.classes;
-  for_each_group<Lanes>(head, [&](Worker<T, Lanes>& worker, bool split) {
-    const Lanes& lanes = worker.sampler.lanes();
-    const Statistics<T> reduction{classes};
+  for_each_group<Lanes>(head, [&](Sampler<T, Lanes>& sampler, bool split) {
+    const Lanes& lanes = sampler.lanes();
+    const Statistics<T, Lanes> reduction(head);
     Buffer<X> totals(reduction.totals());
-    reduce_samples(head, worker, reduction, split, totals.get());
+    reduce_samples(head, sampler, reduction, split, totals.get());
     const X per_sample = splat<X>(1) / splat<X>(static_cast<T>(head.samples));
     for (int64_t k = 0; k < classes; ++k) {
       lanes.put(mean, classes, k, totals[k]);
@@ -214,23 +199,21 @@ template <class T, class Lanes>
 int64_t gradient_blocks(const Head<T>& head) {
   constexpr int64_t kMostBlocks = 64, kMostElements = int64_t{1} << 20;
   const int64_t groups = group_count<Lanes>(head);
-  int64_t blocks = kMostElements / GradientSums<T>::shared_size(head);
+  int64_t blocks = kMostElements / GradientSums<T, Lanes>::shared_size(head);
   blocks = blocks < 2 ? 2 : blocks > kMostBlocks ? kMostBlocks : blocks;
   return blocks < groups ? blocks : groups;
 }
 
-// Calls body(worker, split, sums, shared) for every group of rows; the body fills `sums`
-// and stores them.
+// Calls body(sampler, split, shared) for every group of rows, which stores their gradients; what
+// it adds to `shared` is summed over all rows.
 template <class T, class Lanes, class Body>
 void reduce_gradient(const Head<T>& head, const HeadGradient<T>& grad, const Body& body) {
   const int64_t blocks = gradient_blocks<T, Lanes>(head);
-  const int64_t size = GradientSums<T>::shared_size(head);
+  const int64_t size = GradientSums<T, Lanes>::shared_size(head);
   Buffer<double> shared(size * (blocks + 1));
   for (int64_t i = 0; i < size * (blocks + 1); ++i) shared[i] = 0;
-  for_each_group<Lanes>(head, blocks, [&](Worker<T, Lanes>& worker, int64_t block, bool split) {
-    Buffer<typename Lanes::Total> sums(GradientSums<T>::size(head));
-    body(worker, split, sums.get());
-    GradientSums<T>::store(head, worker.sampler.lanes(), sums.get(), grad, &shared[size * (block + 1)]);
+  for_each_group<Lanes>(head, blocks, [&](Sampler<T, Lanes>& sampler, int64_t block, bool split) {
+    body(sampler, split, &shared[size * (block + 1)]);
   });
   for (int64_t block = 1; block <= blocks; ++block)
     for (int64_t i = 0; i < size; ++i) shared[i] += shared[size * block + i];
@@ -240,8 +223,11 @@ void reduce_gradient(const Head<T>& head, const HeadGradient<T>& grad, const Bod
 
 template <class T, class Lanes>
 void sample_logits_backward(const Head<T>& head, const T* grad_out, const HeadGradient<T>& grad) {
-  reduce_gradient<T, Lanes>(head, grad, [&](Worker<T, Lanes>& worker, bool split, typename Lanes::Total* sums) {
-    reduce_samples(head, worker, GivenGradientSum<T>(head, grad_out), split, sums);
+  using X = typename Lanes::Total;
+  reduce_gradient<T, Lanes>(head, grad, [&](Sampler<T, Lanes>& sampler, bool split, double* shared) {
+    Buffer<X> sums(GradientSums<T, Lanes>::totals(head));
+    reduce_samples(head, sampler, GivenGradientSum<T, Lanes>{head, grad_out}, split, sums.get());
+    GradientSums<T, Lanes>::store(head, sampler.lanes(), sums.get(), splat<X>(1), grad, shared);
   });
 }
 
@@ -251,8 +237,9 @@ void log_probs_backward(const Head<T>& head, const T* grad_out, const T* log_pro
   using X = typename Lanes::Total;
   using L = lane<V>;
   const int64_t classes = head.classes;
-  reduce_gradient<T, Lanes>(head, grad, [&](Worker<T, Lanes>& worker, bool split, X* sums) {
-    const Lanes& lanes = worker.sampler.lanes();
+  reduce_gradient<T, Lanes>(head, grad, [&](Sampler<T, Lanes>& sampler, bool split, double* shared) {
+    const Lanes& lanes = sampler.lanes();
+    Buffer<X> sums(GradientSums<T, Lanes>::totals(head));
     typename Lanes::View upstream(classes), result(classes);
     upstream.bind(lanes, RowData<T>{grad_out, classes}, classes);
     result.bind(lanes, RowData<T>{log_probs, classes}, classes);
@@ -268,30 +255,76 @@ void log_probs_backward(const Head<T>& head, const T* grad_out, const T* log_pro
       weight[k] = L::select(possible, upstream[k] * per_sample / exp(log_prob[k]), V{});
       underflows = underflows | (possible & (lp < splat<V>(kSmallestLogProbability)));
     }
-    const LogProbGradientSum<T, false> direct(head, weight.get(), log_prob.get());
-    if (!L::any(underflows)) {
-      reduce_samples(head, worker, direct, split, sums);
-      return;
+    const LogProbGradientSum<T, Lanes, false> direct{head, weight.get(), log_prob.get()};
+    if (!L::any(underflows) || Lanes::rows_per_group > 1) reduce_samples(head, sampler, direct, split, sums.get());
+    if (L::any(underflows)) {
+      // The ratios p_sk / p_k are taken relative to their own sum: log p_k is rounded, and far
+      // from zero that is too much for its exponential.
+      Buffer<X> ratio_sum(classes);
+      reduce_samples(head, sampler, RelativeProbabilitySum<T, Lanes>(head, log_prob.get()), split, ratio_sum.get());
+      Buffer<V> relative_weight(classes);
+      for (int64_t k = 0; k < classes; ++k)
+        relative_weight[k] = L::select(result[k] != minus_infinity, upstream[k] / lanes.spread(ratio_sum[k]), V{});
+      const LogProbGradientSum<T, Lanes, true> relative{head, relative_weight.get(), log_prob.get()};
+      if constexpr (Lanes::rows_per_group == 1) {
+        reduce_samples(head, sampler, relative, split, sums.get());
+      } else {
+        // Lanes are other rows, whose results must not depend on their neighbours.
+        Buffer<X> exact(relative.totals());
+        reduce_samples(head, sampler, relative, split, exact.get());
+        for (int64_t i = 0; i < relative.totals(); ++i) sums[i] = L::select(underflows, exact[i], sums[i]);
+      }
     }
-
-    // The ratios p_sk / p_k are taken relative to their own sum: log p_k is rounded, and far from
-    // zero that is too much for its exponential.
-    Buffer<X> ratio_sum(classes);
-    reduce_samples(head, worker, RelativeProbabilitySum<T>(head, log_prob.get()), split, ratio_sum.get());
-    Buffer<V> relative_weight(classes);
-    for (int64_t k = 0; k < classes; ++k)
-      relative_weight[k] = L::select(result[k] != minus_infinity, upstream[k] / lanes.spread(ratio_sum[k]), V{});
-    const LogProbGradientSum<T, true> relative(head, relative_weight.get(), log_prob.get());
-    if constexpr (Lanes::rows_per_group == 1) {
-      reduce_samples(head, worker, relative, split, sums);
-    } else {
-      // Lanes may be other rows, whose results must not depend on their neighbours.
-      Buffer<X> exact(relative.totals());
-      reduce_samples(head, worker, direct, split, sums);
-      reduce_samples(head, worker, relative, split, exact.get());
-      for (int64_t i = 0; i < relative.totals(); ++i) sums[i] = L::select(underflows, exact[i], sums[i]);
-    }
+    GradientSums<T, Lanes>::store(head, lanes, sums.get(), splat<X>(1), grad, shared);
   });
+}
+
+// One group of rows of nll(): the weighted losses, and with kGradient their gradients.
+template <bool kGradient, class T, class Lanes>
+void nll_group(const Head<T>& head, const NllTarget<T>& target, Sampler<T, Lanes>& sampler, bool split, T* loss,
+               const HeadGradient<T>* grad, double* shared) {
+  using V = Vec<T>;
+  using X = typename Lanes::Total;
+  using L = lane<X>;
+  const Lanes& lanes = sampler.lanes();
+  const X minus_infinity = splat<X>(-std::numeric_limits<T>::infinity());
+
+  const LikelihoodSum<T, Lanes, false, kGradient> direct{head, target.classes, V{}};
+  const int64_t size = direct.totals();
+  Buffer<X> totals(size);
+  reduce_samples(head, sampler, direct, split, totals.get());
+  const X largest = totals[1];
+  const auto underflows = (largest < splat<X>(kSmallestLogProbability)) & (largest > minus_infinity);
+  const X reference = L::select(underflows, largest, X{});
+  if (L::any(underflows)) {
+    const LikelihoodSum<T, Lanes, true, kGradient> relative{head, target.classes, lanes.spread(reference)};
+    Buffer<X> exact(size);
+    reduce_samples(head, sampler, relative, split, exact.get());
+    for (int64_t i = 0; i < size; ++i) totals[i] = L::select(underflows, exact[i], totals[i]);
+  }
+
+  // Rows of weight 0 count for nothing, not even as NaN.
+  const X weight = lanes.get(target.row_weight), sum = totals[0];
+  const auto counts = weight != X{};
+  const X log_likelihood = reference + log_or_limit(sum / splat<X>(static_cast<T>(head.samples)));
+  lanes.put(loss, 1, 0, L::select(counts, -weight * log_likelihood, X{}));
+  if constexpr (kGradient) {
+    for (int64_t i = 2; i < size; ++i) totals[i] = L::select(counts, totals[i], X{});
+    const X factor = L::select(counts & (sum != X{}), weight / sum, X{});
+    GradientSums<T, Lanes>::store(head, lanes, &totals[2], factor, *grad, shared);
+  }
+}
+
+template <class T, class Lanes>
+void nll(const Head<T>& head, const NllTarget<T>& target, T* loss, const HeadGradient<T>* grad) {
+  if (grad)
+    reduce_gradient<T, Lanes>(head, *grad, [&](Sampler<T, Lanes>& sampler, bool split, double* shared) {
+      nll_group<true>(head, target, sampler, split, loss, grad, shared);
+    });
+  else
+    for_each_group<Lanes>(head, [&](Sampler<T, Lanes>& sampler, bool split) {
+      nll_group<false>(head, target, sampler, split, loss, grad, nullptr);
+    });
 }
 
 // Rows go along the lanes where there are few samples and the transposed parameters stay in
@@ -317,6 +350,9 @@ Kernels<T> kernel_table() {
       [](const Head<T>& head, T* out) { HETNET_CHOOSE_LANES(log_probs, head, out); },
       [](const Head<T>& head, const T* grad_out, const T* lp, const HeadGradient<T>& grad) {
         HETNET_CHOOSE_LANES(log_probs_backward, head, grad_out, lp, grad);
+      },
+      [](const Head<T>& head, const NllTarget<T>& target, T* loss, const HeadGradient<T>* grad) {
+        HETNET_CHOOSE_LANES(nll, head, target, loss, grad);
       },
       [](const Head<T>& head, T* mean, T* variance, T* entropy) {
         HETNET_CHOOSE_LANES(statistics, head, mean, variance, entropy);

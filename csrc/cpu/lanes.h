@@ -86,13 +86,20 @@ struct SampleLanes {
   }
 
   void put(T* out, int64_t row_size, int64_t i, Total value) const { out[row * row_size + i] = static_cast<T>(value); }
+  // A number of the row, or one of its class target[row] out of a vector a class.
+  Total get(const T* in) const { return in[row]; }
+  V at_target(const V* by_class, const int64_t* target) const { return by_class[target[row]]; }
+  void subtract_at_target(V* by_class, const int64_t* target, V value) const { by_class[target[row]] -= value; }
+  // Sum over a draw's samples of one row.
+  static Total over_samples(V value) { return lane<V>::sum(value); }
+  static Total max_over_samples(V value) { return lane<V>::max_over_lanes(value); }
   // Mean over a draw's samples of one row.
   static V mean(V value, typename lane<V>::Mask valid) {
     const V ones = lane<V>::select(valid, splat<V>(1), V{});
     return splat<V>(lane<V>::sum(value * ones) / lane<V>::sum(ones));
   }
   V spread(Total value) const { return splat<V>(static_cast<T>(value)); }
-  Total total(V same_on_all_lanes) const { return same_on_all_lanes[0]; }
+  static Total total(V same_on_all_lanes) { return same_on_all_lanes[0]; }
   double sum_over_rows(Total value) const { return value; }
 };
 
@@ -150,9 +157,24 @@ struct RowLanes {
   void put(T* out, int64_t row_size, int64_t i, Total value) const {
     for (int64_t l = 0; l < count; ++l) out[(first + l) * row_size + i] = value[l];
   }
+  Total get(const T* in) const {
+    V value{};
+    for (int64_t l = 0; l < lane<V>::width; ++l) value[l] = in[row(l)];
+    return value;
+  }
+  V at_target(const V* by_class, const int64_t* target) const {
+    V value{};
+    for (int64_t l = 0; l < lane<V>::width; ++l) value[l] = by_class[target[row(l)]][l];
+    return value;
+  }
+  void subtract_at_target(V* by_class, const int64_t* target, V value) const {
+    for (int64_t l = 0; l < lane<V>::width; ++l) by_class[target[row(l)]][l] -= value[l];
+  }
+  static Total over_samples(V value) { return value; }
+  static Total max_over_samples(V value) { return value; }
   static V mean(V value, typename lane<V>::Mask) { return value; }
   V spread(Total value) const { return value; }
-  Total total(V value) const { return value; }
+  static Total total(V value) { return value; }
   double sum_over_rows(Total value) const {
     double sum = 0;
     for (int64_t l = 0; l < count; ++l) sum += value[l];

@@ -162,6 +162,38 @@ struct vector_lane {
       if (lanes[i]) return true;
     return false;
   }
+  // Turns `rows` into the columns of the square that they form.
+  static HETNET_INLINE void transpose(V (&rows)[width]) {
+    // Each step zips row i with row i + width / 2: a shuffle of the 2 log2(width) bits of an
+    // element's position, which after log2(width) steps has swapped row and column.
+    for (int step = 1; step < width; step *= 2) {
+      V zipped[width];
+      for (int i = 0; i < width / 2; ++i) {
+        zipped[2 * i] = zip<0>(rows[i], rows[i + width / 2]);
+        zipped[2 * i + 1] = zip<width / 2>(rows[i], rows[i + width / 2]);
+      }
+      for (int i = 0; i < width; ++i) rows[i] = zipped[i];
+    }
+  }
+
+  // a[first], b[first], a[first + 1], b[first + 1], ...
+  template <int kFirst>
+  static HETNET_INLINE V zip(V a, V b) {
+#if defined(__clang__)
+    return zip_lanes<kFirst>(a, b, std::make_integer_sequence<int, width>());
+#else
+    I index{};
+    for (int i = 0; i < width; ++i) index[i] = kFirst + i / 2 + (i % 2) * width;
+    return __builtin_shuffle(a, b, index);
+#endif
+  }
+#if defined(__clang__)
+  template <int kFirst, int... kLane>
+  static HETNET_INLINE V zip_lanes(V a, V b, std::integer_sequence<int, kLane...>) {
+    return __builtin_shufflevector(a, b, (kFirst + kLane / 2 + (kLane % 2) * width)...);
+  }
+#endif
+
   // 0, 1, 2, ...
   static HETNET_INLINE I iota() {
     I x{};

@@ -1,0 +1,36 @@
+// Loops whose bodies work on a few elements at once, in registers.
+#pragma once
+
+#include "vec.h"
+
+namespace hetnet {
+namespace HETNET_CPU_NAMESPACE {
+
+// Sums that are made together: enough to hide the latency of a multiply-add, and few enough to
+// stay in registers.
+constexpr int kBlock = HETNET_VECTOR_REGISTERS / 2;
+
+namespace detail {
+
+template <int kCount, class F>
+HETNET_INLINE void for_rest(int64_t first, int64_t count, const F& f) {
+  if constexpr (kCount > 0) {
+    if (count == kCount)
+      f(first, std::integral_constant<int, kCount>());
+    else
+      for_rest<kCount - 1>(first, count, f);
+  }
+}
+
+}  // namespace detail
+
+// Calls f(first, integral_constant<count>) on blocks that cover [0, size): full ones, then a rest.
+template <class F>
+HETNET_INLINE void for_blocks(int64_t size, const F& f) {
+  int64_t first = 0;
+  for (; first + kBlock <= size; first += kBlock) f(first, std::integral_constant<int, kBlock>());
+  detail::for_rest<kBlock - 1>(first, size - first, f);
+}
+
+}  // namespace HETNET_CPU_NAMESPACE
+}  // namespace hetnet
