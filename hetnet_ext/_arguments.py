@@ -96,6 +96,31 @@ def prepare(
     return Head(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples), batch
 
 
+REDUCTIONS = ("none", "mean", "sum")  # in the order of torch's numbers
+
+
+def prepare_target(
+    target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str, head: Head, batch: torch.Size
+) -> tuple[Tensor, Tensor | None, int]:
+    """Returns the checked target with one batch dimension, the weight in the computing type, and ``ignore_index``."""
+    if not isinstance(target, Tensor):
+        raise TypeError(f"target: expected a tensor, got {type(target).__name__}")
+    if target.dtype != torch.int64:
+        raise TypeError(f"target: expected dtype torch.int64, got {target.dtype}")
+    _check_shape("target", target, batch, "the shape of loc without the classes")
+    if target.device != head.loc.device:
+        raise ValueError(f"target: expected device {head.loc.device}, the device of loc, got {target.device}")
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction: expected 'none', 'mean' or 'sum', got {reduction!r}")
+    if weight is not None:
+        _check_real("weight", weight)
+        _check_shape("weight", weight, head.loc.shape[-1:], "one weight a class")
+        if weight.device != head.loc.device:
+            raise ValueError(f"weight: expected device {head.loc.device}, the device of loc, got {weight.device}")
+        weight = weight.detach().to(head.loc.dtype)
+    return target.reshape(-1), weight, check_integer("ignore_index", ignore_index)
+
+
 def check_num_samples(num_samples: int, name: str = "num_samples") -> int:
     return check_integer(name, num_samples, low=1, high=_MAX_SAMPLES)
 

@@ -34,18 +34,19 @@ class: probability 0, gradient 0. NaN or +inf make their own row NaN.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from . import reference
-from ._arguments import McStatistics, prepare
+from ._arguments import REDUCTIONS, McStatistics, prepare, prepare_target
 
 if TYPE_CHECKING:
     from ._arguments import Head
 
-__all__ = ["McStatistics", "mc_log_probs", "mc_statistics", "sample_logits"]
+__all__ = ["McStatistics", "mc_log_probs", "mc_nll_loss", "mc_statistics", "sample_logits"]
 
 _BACKENDS = ("native", "reference")
 _backend = os.environ.get("HETNET_BACKEND", "native")
@@ -114,6 +115,57 @@ def mc_log_probs(
         _check_device(head)
         log_probs = ops.McLogProbs.call(*head)
     return log_probs if len(batch) == 1 else log_probs.reshape(loc.shape)
+
+
+def mc_nll_loss(
+    loc: Tensor,
+    scale: Tensor,
+    target: Tensor,
+    cov_factor: Tensor | None = None,
+    factor_scale: Tensor | None = None,
+    *,
+    num_samples: int,
+    temperature: float | Tensor = 1.0,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: Literal["none", "mean", "sum"] = "mean",
+    seed: int | Tensor | None = None,
+    row_offset: int = 0,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """``F.nll_loss(mc_log_probs(...), target)``, with the gradients computed in the same pass. Differentiable.
+
+    Forward and backward together draw the samples once; the backward pass only scales. (Without
+    a reduction it draws them once more.)
+
+    Args:
+        target: (...) classes, int64.
+        weight: (K,) weights of the classes.
+        ignore_index: A target that counts for nothing.
+        reduction: As in ``F.nll_loss``; the mean is over the rows' weights.
+
+    Returns:
+        (), or (...) without a reduction; in float32 or float64.
+    """
+    head, batch = prepare(
+        loc, scale, cov_factor, factor_scale, num_samples=num_samples, temperature=temperature, seed=seed,
+        row_offset=row_offset, generator=generator,
+    )  # fmt: skip
+    target, weight, ignore_index = prepare_target(target, weight, ignore_index, reduction, head, batch)
+    if _backend == "reference":
+        loss = reference.nll_loss_of(head, target, weight, ignore_index, reduction)
+    else:
+        _check_device(head)
+        with_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in head[:5])
+        try:
+            loss, *_ = ops.McNllLoss.call(*head, target, weight, ignore_index, REDUCTIONS.index(reduction), with_grad)
+        except RuntimeError as error:
+            # The kernel looks at every target anyway; it cannot raise a ValueError itself.
+            found = re.search(r"target: expected classes .*", str(error))
+            if found is None:
+                raise
+            raise ValueError(found.group()) from None
+    return loss if reduction != "none" or len(batch) == 1 else loss.reshape(batch)
 
 
 @torch.no_grad()

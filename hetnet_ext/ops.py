@@ -16,6 +16,8 @@ from . import _library  # noqa: F401  (registers the operators)
 
 _ops = torch.ops.hetnet_ext
 
+_NO_REDUCTION = 0  # as torch numbers them
+
 Gradients: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
@@ -141,6 +143,38 @@ class McLogProbsBackward(_NoDerivative):
         )
 
 
+class McNllLossBackward(_NoDerivative):
+    """Gradients of :class:`McNllLoss`: those of the forward pass, times that of the loss."""
+
+    @staticmethod
+    def forward(
+        grad_loss: Tensor, loc: Tensor, scale: Tensor, cov_factor: Tensor | None, factor_scale: Tensor | None,
+        temperature: Tensor, grad_loc: Tensor, grad_scale: Tensor, grad_cov_factor: Tensor, grad_factor_scale: Tensor,
+        grad_temperature: Tensor,
+    ) -> Gradients:  # fmt: skip
+        gradients = (grad_loc, grad_scale, grad_cov_factor, grad_factor_scale, grad_temperature)
+        # The usual gradient is 1. Reading it is free on a CPU only.
+        readable = type(grad_loss) is Tensor and grad_loss.device.type == "cpu" and not torch.compiler.is_compiling()
+        if readable and grad_loss.item() == 1:
+            return gradients
+        return tuple(gradient * grad_loss for gradient in gradients)  # type: ignore[return-value]
+
+
+class McNllLossRowBackward(_NoDerivative):
+    """Gradients of :class:`McNllLoss` without a reduction: one more pass, with a weight for each row."""
+
+    @staticmethod
+    def forward(
+        grad_loss: Tensor, loc: Tensor, scale: Tensor, cov_factor: Tensor | None, factor_scale: Tensor | None,
+        temperature: Tensor, seed: Tensor, num_samples: int, target: Tensor, weight: Tensor | None, ignore_index: int,
+    ) -> Gradients:  # fmt: skip
+        _, *gradients = _ops.mc_nll_loss(
+            loc, scale, cov_factor, factor_scale, temperature, seed, num_samples, target, weight, grad_loss,
+            ignore_index, _NO_REDUCTION, True,
+        )  # fmt: skip
+        return tuple(gradients)
+
+
 def _returned(ctx: Any, gradients: Gradients) -> tuple[Tensor | None, ...]:
     """The gradients that were asked for, then None for ``seed`` and ``num_samples``."""
     needed = zip(gradients, ctx.needs_input_grad[:5], strict=True)
@@ -185,3 +219,48 @@ class McLogProbs(_Function):
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         return _returned(ctx, McLogProbsBackward.call(grad_out, *ctx.saved_tensors, ctx.num_samples))
+
+
+class McNllLoss(_Function):
+    """Negative log-likelihood, () or (B,), and with ``with_grad`` its gradients in the same pass."""
+
+    @staticmethod
+    def forward(
+        loc: Tensor, scale: Tensor, cov_factor: Tensor | None, factor_scale: Tensor | None, temperature: Tensor,
+        seed: Tensor, num_samples: int, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: int,
+        with_grad: bool,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+        return _ops.mc_nll_loss(
+            loc, scale, cov_factor, factor_scale, temperature, seed, num_samples, target, weight, None, ignore_index,
+            reduction, with_grad and reduction != _NO_REDUCTION,
+        )  # fmt: skip
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        head, (num_samples, target, weight, ignore_index, reduction, _) = inputs[:6], inputs[6:]
+        gradients = output[1:]
+        ctx.mark_non_differentiable(*gradients)
+        ctx.save_for_backward(*head, target, weight, *gradients)
+        ctx.num_samples, ctx.ignore_index, ctx.reduction = num_samples, ignore_index, reduction
+
+    @staticmethod
+    def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        saved = ctx.saved_tensors
+        head, target, weight, gradients = saved[:6], saved[6], saved[7], saved[8:]
+        if ctx.reduction == _NO_REDUCTION:
+            result = McNllLossRowBackward.call(grad_loss, *head, ctx.num_samples, target, weight, ctx.ignore_index)
+        else:
+            result = McNllLossBackward.call(grad_loss, *head[:5], *gradients)
+        return (*_returned(ctx, result), None, None, None, None, None)
+
+
+@torch.library.register_fake("hetnet_ext::mc_nll_loss")
+def _(
+    loc: Tensor, scale: Tensor, cov_factor: Tensor | None, factor_scale: Tensor | None, temperature: Tensor,
+    seed: Tensor, num_samples: int, target: Tensor, weight: Tensor | None, row_grad: Tensor | None, ignore_index: int,
+    reduction: int, with_grad: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    gradients = _fake_gradients(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples)
+    if not with_grad:
+        gradients = tuple(loc.new_empty((0,)) for _ in gradients)  # type: ignore[assignment]
+    return (loc.new_empty(loc.shape[:1] if reduction == _NO_REDUCTION else ()), *gradients)

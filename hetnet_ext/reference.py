@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._arguments import Head, McStatistics, prepare, without_autocast
+from ._arguments import Head, McStatistics, prepare, prepare_target, without_autocast
 
 _LOW_WORD = 0xFFFFFFFF
 # Rows whose samples are held at a time hold at most this many normals.
@@ -71,6 +71,16 @@ def log_probs_of(head: Head) -> Tensor:
     # A row that holds NaN, or no class at all, is NaN as a whole, as in log_softmax.
     undefined = averaged.isnan().any(-1, keepdim=True) | masked.all(-1, keepdim=True)
     return averaged.masked_fill(undefined, math.nan)
+
+
+def nll_loss_of(head: Head, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str) -> Tensor:
+    classes = head.loc.shape[-1]
+    wrong = target[(target != ignore_index) & ((target < 0) | (target >= classes))]
+    if wrong.numel():
+        raise ValueError(
+            f"target: expected classes 0 to {classes - 1}, or ignore_index, {ignore_index}, got {int(wrong[0])}"
+        )
+    return F.nll_loss(log_probs_of(head), target, weight, ignore_index=ignore_index, reduction=reduction)
 
 
 def statistics_of(head: Head) -> tuple[Tensor, Tensor, Tensor]:
@@ -143,6 +153,17 @@ def mc_log_probs(*args: Any, **kwargs: Any) -> Tensor:
     """See :func:`hetnet_ext.functional.mc_log_probs`, whose arguments it takes."""
     head, batch = prepare(*args, **kwargs)
     return log_probs_of(head).reshape(*batch, head.loc.shape[-1])
+
+
+def mc_nll_loss(
+    loc: Tensor, scale: Tensor, target: Tensor, *args: Any, weight: Tensor | None = None, ignore_index: int = -100,
+    reduction: str = "mean", **kwargs: Any,
+) -> Tensor:  # fmt: skip
+    """See :func:`hetnet_ext.functional.mc_nll_loss`, whose arguments it takes."""
+    head, batch = prepare(loc, scale, *args, **kwargs)
+    target, weight, ignore_index = prepare_target(target, weight, ignore_index, reduction, head, batch)
+    loss = nll_loss_of(head, target, weight, ignore_index, reduction)
+    return loss.reshape(batch) if reduction == "none" else loss
 
 
 @torch.no_grad()
