@@ -7,6 +7,7 @@ from .layers import HeadParameters, HeteroscedasticLayer
 from .method import het_net
 from .quantification import AleatoricDecomposition, quantify
 from .representation import HetNetRepresentation, HetNetRepresenter, representer
+from .training import nll_loss
 
 __version__ = version("hetnet_ext")
 
@@ -20,6 +21,7 @@ __all__ = [
     "functional",
     "het_net",
     "models",
+    "nll_loss",
     "plotting",
     "quantify",
     "reference",

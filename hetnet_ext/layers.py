@@ -32,6 +32,10 @@ class HeadParameters(NamedTuple):
     factor_scale: Tensor | None
     """(..., R) where the layer is parameter-efficient, else None"""
 
+    def nll_loss(self, target: Tensor, **options: Any) -> Tensor:
+        """:func:`hetnet_ext.functional.mc_nll_loss` of these parameters."""
+        return functional.mc_nll_loss(self.loc, self.scale, target, self.cov_factor, self.factor_scale, **options)
+
 
 class HeadCall:
     """A call of a layer whose noise was left out: see :func:`noise_free`."""
@@ -196,6 +200,21 @@ class HeteroscedasticLayer(nn.Module):
         if num_samples == 1:
             return functional.sample_logits(*parameters, num_samples=1, temperature=self.temperature).squeeze(0)
         return functional.mc_log_probs(*parameters, num_samples=num_samples, temperature=self.temperature)
+
+    def nll_loss(self, x: Tensor, target: Tensor, **options: Any) -> Tensor:
+        """``F.nll_loss(self(x), target)`` over ``training_samples`` samples, in one pass over them.
+
+        Args:
+            x: Features, (..., D).
+            target: Classes, (...).
+            **options: ``num_samples`` in place of ``training_samples``, and ``weight``,
+                ``ignore_index``, ``reduction``, ``seed``, ``row_offset`` and ``generator`` of
+                :func:`hetnet_ext.functional.mc_nll_loss`.
+        """
+        return self.head_parameters(x).nll_loss(target, **self._loss_options(options))
+
+    def _loss_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        return {"num_samples": self.training_samples, "temperature": self.temperature, **options}
 
     def extra_repr(self) -> str:
         temperature = self.temperature

@@ -238,20 +238,47 @@ class McNllLoss(_Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         head, (num_samples, target, weight, ignore_index, reduction, _) = inputs[:6], inputs[6:]
-        gradients = output[1:]
-        ctx.mark_non_differentiable(*gradients)
-        ctx.save_for_backward(*head, target, weight, *gradients)
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*head, target, weight, *output[1:])
         ctx.num_samples, ctx.ignore_index, ctx.reduction = num_samples, ignore_index, reduction
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors
-        head, target, weight, gradients = saved[:6], saved[6], saved[7], saved[8:]
-        if ctx.reduction == _NO_REDUCTION:
-            result = McNllLossRowBackward.call(grad_loss, *head, ctx.num_samples, target, weight, ctx.ignore_index)
-        else:
-            result = McNllLossBackward.call(grad_loss, *head[:5], *gradients)
-        return (*_returned(ctx, result), None, None, None, None, None)
+        return _nll_backward(ctx, grad_loss, saved[:8], saved[8:])
+
+
+class _McNllLossOneStep(torch.autograd.Function):
+    """The gradients wait outside of the saved tensors, so that backward can give them away instead
+    of having them copied."""
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> tuple[Tensor]:
+        loss, *ctx.gradients = McNllLoss.forward(*args)
+        head, (num_samples, target, weight, ignore_index, reduction, _) = args[:6], args[6:]
+        ctx.save_for_backward(*head, target, weight)
+        ctx.num_samples, ctx.ignore_index, ctx.reduction = num_samples, ignore_index, reduction
+        return (loss,)
+
+    @staticmethod
+    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
+        gradients, ctx.gradients = ctx.gradients, None
+        if gradients is None:  # a second backward pass through a retained graph
+            arguments: Any = (*ctx.saved_tensors[:6], ctx.num_samples, *ctx.saved_tensors[6:])
+            _, *gradients = McNllLoss.forward(*arguments, ctx.ignore_index, ctx.reduction, True)
+        return _nll_backward(ctx, grad_loss, ctx.saved_tensors, gradients)
+
+
+McNllLoss.one_step = _McNllLossOneStep
+
+
+def _nll_backward(ctx: Any, grad_loss: Tensor, saved: Any, gradients: Any) -> tuple[Tensor | None, ...]:
+    *head, target, weight = saved
+    if ctx.reduction == _NO_REDUCTION:
+        result = McNllLossRowBackward.call(grad_loss, *head, ctx.num_samples, target, weight, ctx.ignore_index)
+    else:
+        result = McNllLossBackward.call(grad_loss, *head[:5], *gradients)
+    return (*_returned(ctx, result), None, None, None, None, None)
 
 
 @torch.library.register_fake("hetnet_ext::mc_nll_loss")

@@ -145,7 +145,7 @@ class HetNetRepresenter:
             reason = "its dropout is active"
         else:
             with noise_free() as calls, _eager(self.model):
-                logits = _logits(self.model(inputs))
+                logits = logits_of(self.model(inputs))
             if len(calls) != 1:
                 reason = f"it calls its heteroscedastic layers {len(calls)} times"
             elif not calls[0].is_output(logits):
@@ -254,8 +254,8 @@ class _ModelBatch:
             with torch.random.fork_rng(devices):
                 torch.manual_seed((seed + (row + 1) * 0x9E3779B97F4A7C15) % 2**63)  # far apart for neighbours
                 for _ in range(num_samples):
-                    logits = _logits(self.model(self.inputs.clone()))  # a model may change its input in place
-                    _check_are_logits(logits)
+                    logits = logits_of(self.model(self.inputs.clone()))  # a model may change its input in place
+                    _check_arelogits_of(logits)
                     yield logits.softmax(-1)
         finally:
             for head, count in zip(heads, training_samples, strict=True):
@@ -284,7 +284,7 @@ def _split(x: Tensor | Iterable[Any], batch_size: int) -> Iterator[Tensor]:
         yield inputs
 
 
-def _logits(output: Any) -> Tensor:
+def logits_of(output: Any) -> Tensor:
     """The logits among what a model returned: a tensor, a tuple that starts with them, or ``.logits``."""
     found = output
     if isinstance(output, tuple | list):
@@ -298,7 +298,7 @@ def _logits(output: Any) -> Tensor:
     return found
 
 
-def _check_are_logits(logits: Tensor) -> None:
+def _check_arelogits_of(logits: Tensor) -> None:
     """A softmax after the head would otherwise be followed by another."""
     sums = logits.sum(-1)
     if logits.numel() and bool((logits >= 0).all()) and torch.allclose(sums, torch.ones_like(sums), atol=1e-3):

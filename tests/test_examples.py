@@ -43,6 +43,11 @@ def test_mnist_mini(tmp_path):
     assert (tmp_path / "het_net_mnist.png").stat().st_size > 10_000
 
 
+def test_mnist_mini_in_one_pass(tmp_path):
+    output = run(EXAMPLES / "het_net_mnist.py", "--data", "mini", "--one-pass", "--epochs", "12", folder=tmp_path)
+    check_mnist(output, least_accuracy=90, least_ratio=4)
+
+
 @pytest.mark.skipif(MNIST_ROOT is None, reason="needs MNIST: HETNET_MNIST_ROOT")
 @pytest.mark.parametrize("seed", ["0", "1", "2"])
 def test_mnist_full(tmp_path, seed):

@@ -12,7 +12,8 @@ from backend import native_only
 from heads import COVARIANCES, cast, gradients, random_head
 from parity import Errors
 
-from hetnet_ext import functional, reference
+from hetnet_ext import HeteroscedasticLayer, functional, het_net, nll_loss, reference
+from hetnet_ext.models import MLPClassifier
 
 # (rows, classes, factors, samples)
 SHAPES = [(7, 10, 10, 4), (33, 5, 2, 17), (5, 33, 7, 40), (3, 10, 10, 100), (2, 6, 3, 1300), (300, 4, 2, 3)]
@@ -235,3 +236,41 @@ def test_wrong_arguments(changes, error, message):
     for module in (functional, reference):
         with pytest.raises(error, match=f"^{re.escape(message)}$"):
             module.mc_nll_loss(**{**arguments, **changes})
+
+
+class TestModels:
+    """The loss of a layer and of a whole model."""
+
+    def test_layer(self):
+        layer = HeteroscedasticLayer(8, 5, 3, temperature=0.7)
+        layer.training_samples = 6
+        x, target = torch.randn(4, 8), torch.arange(4)
+        torch.manual_seed(1)
+        want = F.nll_loss(layer(x), target)
+        torch.manual_seed(1)
+        torch.testing.assert_close(layer.nll_loss(x, target), want)
+        options = {"num_samples": 50, "seed": 3, "reduction": "sum"}
+        want = functional.mc_nll_loss(
+            *layer.head_parameters(x)[:2], target, *layer.head_parameters(x)[2:], temperature=0.7, **options
+        )
+        torch.testing.assert_close(layer.nll_loss(x, target, **options), want)
+
+    @pytest.mark.parametrize("is_parameter_efficient", [True, False])
+    def test_model(self, is_parameter_efficient):
+        model = het_net(MLPClassifier(8, 16, 3), num_factors=4, is_parameter_efficient=is_parameter_efficient)
+        model.layers[-1].training_samples = 6
+        x, target = torch.randn(4, 8), torch.tensor([0, 1, 2, 0])
+        results = []
+        for loss_of in (lambda: F.nll_loss(model(x), target), lambda: nll_loss(model, x, target)):
+            model.zero_grad()
+            torch.manual_seed(1)
+            loss = loss_of()
+            loss.backward()
+            results.append([loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())])
+        for a, b in zip(*results, strict=True):
+            torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-6)
+
+    def test_something_after_the_head(self):
+        model = torch.nn.Sequential(HeteroscedasticLayer(4, 3), torch.nn.ReLU())
+        with pytest.raises(ValueError, match="model: expected the output of its heteroscedastic layer as its own"):
+            nll_loss(model, torch.zeros(2, 4), torch.zeros(2).long())

@@ -49,14 +49,37 @@ class OuterProduct<T, SampleLanes<T>> {
     if (++pending_ == kPendingDraws) flush();
   }
 
-  // Writes element (k, r) to out[k * factors + r].
-  void finish(double* out) {
+  // The totals: block of classes, factor, class.
+  static int64_t totals(int64_t classes, int64_t factors) { return (classes + kWidth - 1) / kWidth * kWidth * factors; }
+  void finish(double* totals) {
     flush();
-    for (int64_t k = 0; k < classes_; ++k)
-      for (int64_t r = 0; r < factors_; ++r) out[k * factors_ + r] = sum_[k / kWidth * factors_ + r][k % kWidth];
+    for (int64_t i = 0; i < blocks_ * factors_; ++i)
+      for (int l = 0; l < kWidth; ++l) totals[i * kWidth + l] = sum_[i][l];
+  }
+  // Stores totals times `factor` as a matrix of classes x factors, or adds them to one that all
+  // rows share.
+  static void store(const SampleLanes<T>& lanes, int64_t classes, int64_t factors, const double* totals, double factor,
+                    T* out) {
+    out += lanes.row * classes * factors;
+    for_elements(classes, factors,
+                 [&](int64_t element, int64_t i) { out[element] = static_cast<T>(totals[i] * factor); });
+  }
+  static void add(const SampleLanes<T>&, int64_t classes, int64_t factors, const double* totals, double factor,
+                  double* shared) {
+    for_elements(classes, factors, [&](int64_t element, int64_t i) { shared[element] += totals[i] * factor; });
   }
 
  private:
+  // Calls f(place in the matrix, place in the totals) for every element.
+  template <class F>
+  static void for_elements(int64_t classes, int64_t factors, const F& f) {
+    for (int64_t first = 0; first < classes; first += kWidth) {
+      const int64_t count = classes - first < kWidth ? classes - first : kWidth;
+      for (int64_t r = 0; r < factors; ++r)
+        for (int64_t l = 0; l < count; ++l) f((first + l) * factors + r, first * factors + r * kWidth + l);
+    }
+  }
+
   void flush() {
     for (int64_t b = 0; b < blocks_; ++b)
       for_blocks(factors_, [&](int64_t first, auto count) {
@@ -104,9 +127,17 @@ class OuterProduct<T, RowLanes<T>> {
     if (++pending_ == kPendingDraws) flush();
   }
 
-  void finish(V* out) {
+  static int64_t totals(int64_t classes, int64_t factors) { return classes * factors; }
+  void finish(V* totals) {
     flush();
-    for (int64_t i = 0; i < classes_ * factors_; ++i) out[i] = sum_[i];
+    for (int64_t i = 0; i < classes_ * factors_; ++i) totals[i] = sum_[i];
+  }
+  static void store(const RowLanes<T>& lanes, int64_t classes, int64_t factors, const V* totals, V factor, T* out) {
+    lanes.put_run(out, classes * factors, totals, factor);
+  }
+  static void add(const RowLanes<T>& lanes, int64_t classes, int64_t factors, const V* totals, V factor,
+                  double* shared) {
+    for (int64_t i = 0; i < classes * factors; ++i) shared[i] += lanes.sum_over_rows(totals[i] * factor);
   }
 
  private:
@@ -137,13 +168,14 @@ template <class T, class Lanes>
 class GradientSums {
   using V = Vec<T>;
   using L = lane<V>;
+  using Product = OuterProduct<T, Lanes>;
 
  public:
   explicit GradientSums(const Head<T>& head)
       : head_(head), sums_(2 * head.classes + scaled_factors(head) + 1), factor_(head.classes, head.factors) {}
 
   static int64_t totals(const Head<T>& head) {
-    return 2 * head.classes + head.classes * head.factors + scaled_factors(head) + 1;
+    return 2 * head.classes + Product::totals(head.classes, head.factors) + scaled_factors(head) + 1;
   }
 
   void clear() {
@@ -182,11 +214,10 @@ class GradientSums {
   }
 
   void collapse(typename Lanes::Total* totals) {
-    const int64_t classes = head_.classes, product = head_.classes * head_.factors;
-    for (int64_t i = 0; i < 2 * classes; ++i) totals[i] = Lanes::over_samples(sums_[i]);
+    const int64_t classes = head_.classes, product = Product::totals(classes, head_.factors);
+    Lanes::over_samples(sums_.get(), 2 * classes, totals);
     factor_.finish(totals + 2 * classes);
-    for (int64_t i = 0; i < scaled_factors(head_) + 1; ++i)
-      totals[2 * classes + product + i] = Lanes::over_samples(sums_[2 * classes + i]);
+    Lanes::over_samples(&sums_[2 * classes], scaled_factors(head_) + 1, totals + 2 * classes + product);
   }
 
   // Stores the totals of a group of rows, times `factor`. What several rows share is added to
@@ -196,17 +227,16 @@ class GradientSums {
                     double* shared) {
     const int64_t classes = head.classes, factors = head.factors;
     const X scale = factor / splat<X>(head.temperature);
-    for (int64_t k = 0; k < classes; ++k) lanes.put(grad.loc, classes, k, *totals++ * scale);
-    for (int64_t k = 0; k < classes; ++k) lanes.put(grad.scale, classes, k, *totals++ * scale);
-    for (int64_t i = 0; i < classes * factors; ++i) {
-      const X value = *totals++ * scale;
-      if (head.shared_factor)
-        *shared++ += lanes.sum_over_rows(value);
-      else
-        lanes.put(grad.factor, classes * factors, i, value);
-    }
-    for (int64_t r = 0; r < scaled_factors(head); ++r) lanes.put(grad.factor_scale, factors, r, *totals++ * scale);
-    *shared -= lanes.sum_over_rows(*totals * scale);
+    lanes.put_run(grad.loc, classes, totals, scale);
+    lanes.put_run(grad.scale, classes, totals + classes, scale);
+    totals += 2 * classes;
+    if (head.shared_factor)
+      Product::add(lanes, classes, factors, totals, scale, shared);
+    else
+      Product::store(lanes, classes, factors, totals, scale, grad.factor);
+    totals += Product::totals(classes, factors);
+    lanes.put_run(grad.factor_scale, scaled_factors(head), totals, scale);
+    shared[shared_size(head) - 1] -= lanes.sum_over_rows(totals[scaled_factors(head)] * scale);
   }
 
   static int64_t shared_size(const Head<T>& head) { return (head.shared_factor ? head.classes * head.factors : 0) + 1; }
@@ -216,7 +246,7 @@ class GradientSums {
 
   const Head<T>& head_;
   Buffer<V> sums_;  // loc, scale, factor scale, temperature
-  OuterProduct<T, Lanes> factor_;
+  Product factor_;
 };
 
 }  // namespace HETNET_CPU_NAMESPACE

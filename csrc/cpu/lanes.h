@@ -18,16 +18,20 @@ namespace HETNET_CPU_NAMESPACE {
 template <class E>
 class Buffer {
  public:
+  // Aligned by hand: the allocator's caches of small blocks do not serve aligned requests.
   explicit Buffer(int64_t size)
-      : data_(static_cast<E*>(
-            ::operator new(sizeof(E) * static_cast<std::size_t>(size > 0 ? size : 1), std::align_val_t(64)))) {}
-  ~Buffer() { ::operator delete(data_, std::align_val_t(64)); }
+      : memory_(::operator new(sizeof(E) * static_cast<std::size_t>(size > 0 ? size : 1) + kAlignment)),
+        data_(
+            reinterpret_cast<E*>((reinterpret_cast<std::uintptr_t>(memory_) + kAlignment) / kAlignment * kAlignment)) {}
+  ~Buffer() { ::operator delete(memory_); }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
   E* get() const { return data_; }
   E& operator[](int64_t i) const { return data_[i]; }
 
  private:
+  static constexpr std::size_t kAlignment = 64;
+  void* memory_;
   E* data_;
 };
 
@@ -86,12 +90,23 @@ struct SampleLanes {
   }
 
   void put(T* out, int64_t row_size, int64_t i, Total value) const { out[row * row_size + i] = static_cast<T>(value); }
+  // A whole run of numbers, times `factor`.
+  void put_run(T* out, int64_t size, const Total* values, Total factor) const {
+    for (int64_t i = 0; i < size; ++i) put(out, size, i, values[i] * factor);
+  }
   // A number of the row, or one of its class target[row] out of a vector a class.
   Total get(const T* in) const { return in[row]; }
   V at_target(const V* by_class, const int64_t* target) const { return by_class[target[row]]; }
   void subtract_at_target(V* by_class, const int64_t* target, V value) const { by_class[target[row]] -= value; }
-  // Sum over a draw's samples of one row.
-  static Total over_samples(V value) { return lane<V>::sum(value); }
+  // Sums over a draw's samples.
+  static void over_samples(const V* values, int64_t size, Total* out) {
+    int64_t i = 0;
+    for (; i + lane<V>::width <= size; i += lane<V>::width) {
+      const V sums = lane<V>::sums(values + i);
+      for (int l = 0; l < lane<V>::width; ++l) out[i + l] = sums[l];
+    }
+    for (; i < size; ++i) out[i] = lane<V>::sum(values[i]);
+  }
   static Total max_over_samples(V value) { return lane<V>::max_over_lanes(value); }
   // Mean over a draw's samples of one row.
   static V mean(V value, typename lane<V>::Mask valid) {
@@ -128,11 +143,18 @@ struct RowLanes {
    public:
     explicit View(int64_t size) : tile_(size) {}
     void bind(const RowLanes& lanes, RowData<T> rows, int64_t size) {
-      T* tile = reinterpret_cast<T*>(tile_.get());
-      for (int64_t l = 0; l < lane<V>::width; ++l) {
-        const T* data = rows.data + lanes.row(l) * rows.row_stride;
-        for (int64_t i = 0; i < size; ++i) tile[i * lane<V>::width + l] = data[i];
+      constexpr int64_t kWidth = lane<V>::width;
+      const T* data[kWidth];
+      for (int64_t l = 0; l < kWidth; ++l) data[l] = rows.data + lanes.row(l) * rows.row_stride;
+      int64_t i = 0;
+      for (; i + kWidth <= size; i += kWidth) {
+        V square[kWidth];
+        for (int64_t l = 0; l < kWidth; ++l) square[l] = lane<V>::load(data[l] + i);
+        lane<V>::transpose(square);
+        for (int64_t l = 0; l < kWidth; ++l) tile_[i + l] = square[l];
       }
+      for (; i < size; ++i)
+        for (int64_t l = 0; l < kWidth; ++l) tile_[i][l] = data[l][i];
     }
     HETNET_INLINE V operator[](int64_t i) const { return tile_[i]; }
     V zero_if_finite(int64_t size) const {
@@ -157,6 +179,17 @@ struct RowLanes {
   void put(T* out, int64_t row_size, int64_t i, Total value) const {
     for (int64_t l = 0; l < count; ++l) out[(first + l) * row_size + i] = value[l];
   }
+  void put_run(T* out, int64_t size, const Total* values, Total factor) const {
+    constexpr int64_t kWidth = lane<V>::width;
+    int64_t i = 0;
+    for (; i + kWidth <= size; i += kWidth) {
+      V square[kWidth];
+      for (int64_t l = 0; l < kWidth; ++l) square[l] = values[i + l] * factor;
+      lane<V>::transpose(square);
+      for (int64_t l = 0; l < count; ++l) lane<V>::store(out + (first + l) * size + i, square[l]);
+    }
+    for (; i < size; ++i) put(out, size, i, values[i] * factor);
+  }
   Total get(const T* in) const {
     V value{};
     for (int64_t l = 0; l < lane<V>::width; ++l) value[l] = in[row(l)];
@@ -170,7 +203,9 @@ struct RowLanes {
   void subtract_at_target(V* by_class, const int64_t* target, V value) const {
     for (int64_t l = 0; l < lane<V>::width; ++l) by_class[target[row(l)]][l] -= value[l];
   }
-  static Total over_samples(V value) { return value; }
+  static void over_samples(const V* values, int64_t size, Total* out) {
+    for (int64_t i = 0; i < size; ++i) out[i] = values[i];
+  }
   static Total max_over_samples(V value) { return value; }
   static V mean(V value, typename lane<V>::Mask) { return value; }
   V spread(Total value) const { return value; }

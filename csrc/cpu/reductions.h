@@ -32,7 +32,7 @@ class ClassSums {
   V& maximum(int64_t i) { return vectors_[sums_ + i]; }
 
   void collapse(typename Lanes::Total* totals) const {
-    for (int64_t i = 0; i < sums_; ++i) totals[i] = Lanes::over_samples(vectors_[i]);
+    Lanes::over_samples(vectors_.get(), sums_, totals);
     for (int64_t i = sums_; i < sums_ + maxima_; ++i) totals[i] = Lanes::max_over_samples(vectors_[i]);
   }
 

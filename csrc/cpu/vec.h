@@ -151,6 +151,15 @@ struct vector_lane {
       for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
     return lanes[0];
   }
+  // The sums over the lanes of `width` vectors, one a lane: fewer steps than one by one.
+  static HETNET_INLINE V sums(const V* x) {
+    V rows[width];
+    for (int i = 0; i < width; ++i) rows[i] = x[i];
+    transpose(rows);
+    for (int half = width / 2; half > 0; half /= 2)
+      for (int i = 0; i < half; ++i) rows[i] += rows[i + half];
+    return rows[0];
+  }
   static HETNET_INLINE S max_over_lanes(V x) {
     S best = x[0];
     for (int i = 1; i < width; ++i) best = x[i] > best ? x[i] : best;
