@@ -17,20 +17,16 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import platform
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from measure import interleaved, machine, seconds
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-import hetnet_ext
 from hetnet_ext import HeteroscedasticLayer, functional, het_net, quantify, representer
-from hetnet_ext._library import cpu_capability
 from hetnet_ext.data import load_mnist
 from hetnet_ext.models import MLPClassifier
 
@@ -73,21 +69,6 @@ def train_epoch(model: nn.Module, batches) -> None:
         optimizer.zero_grad()
         F.nll_loss(model(images.flatten(1)), labels).backward()
         optimizer.step()
-
-
-def seconds(function: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
-
-
-def interleaved(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Medians over rounds, each of which runs every function once; the first round warms up."""
-    times: dict[str, list[float]] = {name: [] for name in functions}
-    for _ in range(repeats + 1):
-        for name, function in functions.items():
-            times[name].append(seconds(function))
-    return {name: statistics.median(values[1:]) for name, values in times.items()}
 
 
 def peak_growth(case: str, root: str) -> float:
@@ -213,13 +194,7 @@ def main() -> None:
     except ImportError:
         probly = None
 
-    cpu = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), "")
-    print(f"{cpu.split(':')[-1].strip() or platform.machine()}, {arguments.threads} threads, ", end="")
-    print(
-        f"{cpu_capability()}; Python {platform.python_version()}, torch {torch.__version__}, ",
-        end="",
-    )
-    print(f"hetnet_ext {hetnet_ext.__version__}, probly {getattr(probly, '__version__', 'not installed')}\n")
+    print(f"{machine()}, probly {getattr(probly, '__version__', 'not installed')}\n")
     print("| job | | time | times ours | peak memory |\n|---|---|---:|---:|---:|")
     statistics_case(root, arguments.repeats)
     training_case(root, arguments.repeats)

@@ -264,8 +264,9 @@ class _McNllLossOneStep(torch.autograd.Function):
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
         gradients, ctx.gradients = ctx.gradients, None
         if gradients is None:  # a second backward pass through a retained graph
-            arguments: Any = (*ctx.saved_tensors[:6], ctx.num_samples, *ctx.saved_tensors[6:])
-            _, *gradients = McNllLoss.forward(*arguments, ctx.ignore_index, ctx.reduction, True)
+            head, target = ctx.saved_tensors[:6], ctx.saved_tensors[6:]
+            arguments: Any = (*head, ctx.num_samples, *target, ctx.ignore_index, ctx.reduction, True)
+            _, *gradients = McNllLoss.forward(*arguments)
         return _nll_backward(ctx, grad_loss, ctx.saved_tensors, gradients)
 
 

@@ -24,9 +24,10 @@ class Sampler {
   using V = Vec<T>;
 
  public:
-  Sampler(const Head<T>& head, const Lanes& lanes)
+  // Draws nothing until it is bound to a group of rows.
+  explicit Sampler(const Head<T>& head)
       : head_(head),
-        lanes_(lanes),
+        lanes_(head, 0),
         loc_(head.classes),
         scale_(head.classes),
         factor_(head.classes * head.factors),
@@ -35,9 +36,7 @@ class Sampler {
         scaled_eta_(head.factor_scale ? head.factors : 0),
         mean_high_(head.classes),
         mean_low_(head.classes),
-        utility_(head.classes) {
-    bind(lanes);
-  }
+        utility_(head.classes) {}
 
   // Moves on to another group of rows.
   void bind(const Lanes& lanes) {

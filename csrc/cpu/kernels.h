@@ -72,7 +72,8 @@ void reduce_samples(const Head<T>& head, Sampler<T, SampleLanes<T>>& sampler, co
   for (int64_t first = 0; first < chunks; first += kChunksAtOnce) {
     const int64_t count = chunks - first < kChunksAtOnce ? chunks - first : kChunksAtOnce;
     parallel_for(count, grain(nanoseconds(head, 1, kChunk)), [&](int64_t begin, int64_t end) {
-      Sampler<T, SampleLanes<T>> own(head, sampler.lanes());
+      Sampler<T, SampleLanes<T>> own(head);
+      own.bind(sampler.lanes());
       typename Reduction::State state(reduction);
       for (int64_t c = begin; c < end; ++c)
         reduce_chunk(own, state, (first + c) * kChunk, end_of(first + c), &chunk_totals[c * size]);
@@ -94,7 +95,7 @@ void for_each_group(const Head<T>& head, int64_t blocks, const Body& body) {
   const int64_t groups = group_count<Lanes>(head);
   if (groups == 0) return;
   const auto run_blocks = [&](int64_t begin, int64_t end, bool split) {
-    Sampler<T, Lanes> sampler(head, Lanes(head, begin * groups / blocks));
+    Sampler<T, Lanes> sampler(head);
     for (int64_t block = begin; block < end; ++block)
       for (int64_t g = block * groups / blocks; g < (block + 1) * groups / blocks; ++g) {
         sampler.bind(Lanes(head, g));
@@ -179,7 +180,7 @@ void sample_logits(const Head<T>& head, T* out) {
   const int64_t samples_each = head.samples < kChunk ? head.samples : kChunk;
   parallel_for(groups * chunks, grain(nanoseconds(head, Lanes::rows_per_group, samples_each)),
                [&](int64_t begin, int64_t end) {
-                 Sampler<T, Lanes> sampler(head, Lanes(head, begin / chunks));
+                 Sampler<T, Lanes> sampler(head);
                  for (int64_t item = begin; item < end; ++item) {
                    const Lanes lanes(head, item / chunks);
                    sampler.bind(lanes);

@@ -1,0 +1,39 @@
+"""What the benchmarks share: interleaved medians, and a line about the machine."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import hetnet_ext
+from hetnet_ext._library import cpu_capability
+
+
+def seconds(function: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def interleaved(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Medians over rounds, each of which runs every function once; the first round warms up."""
+    times: dict[str, list[float]] = {name: [] for name in functions}
+    for _ in range(repeats + 1):
+        for name, function in functions.items():
+            times[name].append(seconds(function))
+    return {name: statistics.median(values[1:]) for name, values in times.items()}
+
+
+def machine() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    cpu = next((line.split(":")[-1].strip() for line in lines if "model name" in line), platform.machine())
+    return (
+        f"{cpu}, {torch.get_num_threads()} threads, {cpu_capability()}; Python {platform.python_version()}, "
+        f"torch {torch.__version__}, hetnet_ext {hetnet_ext.__version__}"
+    )
