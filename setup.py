@@ -25,6 +25,7 @@ library = CppExtension(
     [
         "csrc/ops.cpp",
         "csrc/cpu/dispatch.cpp",
+        "csrc/cpu/scratch.cpp",
         "csrc/cpu/kernels_baseline.cpp",
         "csrc/cpu/kernels_avx2.cpp",
         "csrc/cpu/kernels_avx512.cpp",

@@ -20,12 +20,21 @@ def seconds(function: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def interleaved(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Medians over rounds, each of which runs every function once; the first round warms up."""
+def interleaved(functions: dict[str, Callable[[], object]], repeats: int, at_least: float = 0.02) -> dict[str, float]:
+    """Median seconds over rounds, each of which runs every function in turn for a while.
+
+    A function that takes less than ``at_least`` seconds runs several times in a round. The first
+    round warms up.
+    """
     times: dict[str, list[float]] = {name: [] for name in functions}
+    calls = dict.fromkeys(functions, 1)
     for _ in range(repeats + 1):
         for name, function in functions.items():
-            times[name].append(seconds(function))
+            start = time.perf_counter()
+            for _ in range(calls[name]):
+                function()
+            times[name].append((time.perf_counter() - start) / calls[name])
+            calls[name] = max(1, round(at_least / min(times[name])))
     return {name: statistics.median(values[1:]) for name, values in times.items()}
 
 

@@ -11,11 +11,12 @@ namespace HETNET_CPU_NAMESPACE {
 // One draw: a vector of samples (or of rows) of everything that is random.
 template <class T>
 struct Draw {
-  const Vec<T>* eps;         // classes
-  const Vec<T>* eta;         // factors
-  const Vec<T>* scaled_eta;  // factors: eta times the factor scale
-  const Vec<T>* utility;     // classes
-  typename lane<Vec<T>>::Mask valid;
+  const Vec<T>* eps;                  // classes
+  const Vec<T>* eta;                  // factors
+  const Vec<T>* scaled_eta;           // factors: eta times the factor scale
+  const Vec<T>* utility;              // classes
+  typename lane<Vec<T>>::Mask valid;  // lanes that stand for a sample
+  bool all_valid;
   int64_t sample;  // the draw's first
 };
 
@@ -77,7 +78,8 @@ class Sampler {
     }
 
     for_blocks(head_.classes, [&](int64_t k, auto count) { combine<decltype(count)::value>(k, scaled_eta); });
-    return {noise_.get(), eta, scaled_eta, utility_.get(), lanes_.valid(head_, sample), sample};
+    return {noise_.get(), eta, scaled_eta, utility_.get(), lanes_.valid(head_, sample), lanes_.all_valid(head_, sample),
+            sample};
   }
 
   HETNET_INLINE V factor(int64_t k, int64_t r) const { return factor_[k * head_.factors + r]; }

@@ -10,28 +10,25 @@
 
 #include "head.h"
 #include "noise.h"
+#include "scratch.h"
 
 namespace hetnet {
 namespace HETNET_CPU_NAMESPACE {
 
-// An array that is aligned for vectors and has at least one element.
+// An array that is aligned for vectors.
 template <class E>
 class Buffer {
  public:
-  // Aligned by hand: the allocator's caches of small blocks do not serve aligned requests.
   explicit Buffer(int64_t size)
-      : memory_(::operator new(sizeof(E) * static_cast<std::size_t>(size > 0 ? size : 1) + kAlignment)),
-        data_(
-            reinterpret_cast<E*>((reinterpret_cast<std::uintptr_t>(memory_) + kAlignment) / kAlignment * kAlignment)) {}
-  ~Buffer() { ::operator delete(memory_); }
+      : bytes_(sizeof(E) * static_cast<std::size_t>(size)), data_(static_cast<E*>(allocate_scratch(bytes_))) {}
+  ~Buffer() { free_scratch(data_, bytes_); }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
   E* get() const { return data_; }
   E& operator[](int64_t i) const { return data_[i]; }
 
  private:
-  static constexpr std::size_t kAlignment = 64;
-  void* memory_;
+  std::size_t bytes_;
   E* data_;
 };
 
@@ -57,6 +54,8 @@ struct SampleLanes {
     const int32_t count = left < lane<V>::width ? static_cast<int32_t>(left) : lane<V>::width;
     return lane<V>::iota() < count;
   }
+
+  bool all_valid(const Head<T>& head, int64_t sample) const { return sample + lane<V>::width <= head.samples; }
 
   // Numbers of this row, as vectors.
   class View {
@@ -138,6 +137,7 @@ struct RowLanes {
     return {static_cast<uint32_t>(sample), Words<T>::sequence_low(stream_row), Words<T>::sequence_high(stream_row)};
   }
   typename lane<V>::Mask valid(const Head<T>&, int64_t) const { return lane<V>::iota() >= 0; }
+  bool all_valid(const Head<T>&, int64_t) const { return true; }
 
   class View {
    public:

@@ -150,7 +150,7 @@ struct Statistics {
       for (int64_t k = 0; k < classes; ++k) {
         // not fused, so that equal probabilities have a variance of exactly 0
         const V distance = probability[k] * link.inverse_sum - shift[k];
-        const V difference = lane<V>::select(draw.valid, distance, V{});
+        const V difference = draw.all_valid ? distance : lane<V>::select(draw.valid, distance, V{});
         sums.sum(k) += difference;
         sums.sum(classes + k) = lane<V>::fmadd(difference, difference, sums.sum(classes + k));
       }
