@@ -48,6 +48,7 @@ struct HeadTensors {
   Optional cov_factor, factor_scale;
   Tensor temperature, seed;
   int64_t num_samples;
+  bool cholesky = false;
 
   HeadTensors(const Tensor& loc_, const Tensor& scale_, const Optional& cov_factor_, const Optional& factor_scale_,
               const Tensor& temperature_, const Tensor& seed_, int64_t num_samples_)
@@ -102,6 +103,7 @@ struct HeadTensors {
     h.scale = rows_of(scale);
     if (cov_factor) h.factor = shared_factor() ? RowData<T>{cov_factor->const_data_ptr<T>(), 0} : rows_of(*cov_factor);
     h.shared_factor = shared_factor();
+    h.cholesky = cholesky;
     if (factor_scale) h.factor_scale = rows_of(*factor_scale);
     const T t = *temperature.const_data_ptr<T>();
     h.temperature = t > 0 ? t : std::numeric_limits<T>::quiet_NaN();
@@ -123,8 +125,9 @@ struct HeadTensors {
 };
 
 Tensor sample_logits(const Tensor& loc, const Tensor& scale, const Optional& cov_factor, const Optional& factor_scale,
-                     const Tensor& temperature, const Tensor& seed, int64_t num_samples) {
-  const HeadTensors in(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples);
+                     const Tensor& temperature, const Tensor& seed, int64_t num_samples, bool cholesky) {
+  HeadTensors in(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples);
+  in.cholesky = cholesky;
   const Tensor out = in.empty({num_samples, in.rows(), in.classes()});
   in.dispatch([&](auto t) {
     using T = decltype(t);
@@ -146,8 +149,9 @@ Tensor mc_log_probs(const Tensor& loc, const Tensor& scale, const Optional& cov_
 
 std::tuple<Tensor, Tensor, Tensor> mc_statistics(const Tensor& loc, const Tensor& scale, const Optional& cov_factor,
                                                  const Optional& factor_scale, const Tensor& temperature,
-                                                 const Tensor& seed, int64_t num_samples) {
-  const HeadTensors in(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples);
+                                                 const Tensor& seed, int64_t num_samples, bool cholesky) {
+  HeadTensors in(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples);
+  in.cholesky = cholesky;
   const Tensor mean = in.empty({in.rows(), in.classes()});
   const Tensor variance = in.empty({in.rows(), in.classes()});
   const Tensor entropy = in.empty({in.rows()});
@@ -286,12 +290,12 @@ int64_t best_cpu_capability() { return static_cast<int64_t>(supported_capability
   "seed, int num_samples"
 
 STABLE_TORCH_LIBRARY(hetnet_ext, m) {
-  m.def("sample_logits(" HETNET_HEAD ") -> Tensor");
+  m.def("sample_logits(" HETNET_HEAD ", bool cholesky) -> Tensor");
   m.def("sample_logits_backward(Tensor grad_out, " HETNET_HEAD ") -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   m.def("mc_log_probs(" HETNET_HEAD ") -> Tensor");
   m.def("mc_log_probs_backward(Tensor grad_out, Tensor log_probs, " HETNET_HEAD
         ") -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
-  m.def("mc_statistics(" HETNET_HEAD ") -> (Tensor mean, Tensor variance, Tensor expected_entropy)");
+  m.def("mc_statistics(" HETNET_HEAD ", bool cholesky) -> (Tensor mean, Tensor variance, Tensor expected_entropy)");
   m.def("mc_nll_loss(" HETNET_HEAD
         ", Tensor target, Tensor? weight, Tensor? row_grad, int ignore_index, int reduction, bool with_grad) -> "
         "(Tensor loss, Tensor loc, Tensor scale, Tensor cov_factor, Tensor factor_scale, Tensor temperature)");

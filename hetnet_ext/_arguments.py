@@ -96,6 +96,13 @@ def prepare(
     return Head(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples), batch
 
 
+def uses_cholesky(sampling: str, head: Head) -> bool:
+    """Whether to draw through the Cholesky factor of the covariance."""
+    if sampling not in ("factored", "cholesky"):
+        raise ValueError(f"sampling: expected 'factored' or 'cholesky', got {sampling!r}")
+    return sampling == "cholesky" and head.cov_factor is not None  # a diagonal is its own factor
+
+
 REDUCTIONS = ("none", "mean", "sum")  # in the order of torch's numbers
 
 

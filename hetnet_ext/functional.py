@@ -41,7 +41,7 @@ import torch
 from torch import Tensor
 
 from . import reference
-from ._arguments import REDUCTIONS, McStatistics, prepare, prepare_target
+from ._arguments import REDUCTIONS, McStatistics, prepare, prepare_target, uses_cholesky
 
 if TYPE_CHECKING:
     from ._arguments import Head
@@ -180,8 +180,14 @@ def mc_statistics(
     seed: int | Tensor | None = None,
     row_offset: int = 0,
     generator: torch.Generator | None = None,
+    sampling: Literal["factored", "cholesky"] = "factored",
 ) -> McStatistics:
     """Mean, variance and expected entropy of the class probabilities. Not differentiable.
+
+    Args:
+        sampling: ``"factored"`` draws the samples of :func:`sample_logits`, K + R normals each.
+            ``"cholesky"`` draws K normals through the Cholesky factor of each row's covariance:
+            other samples of the same distribution, faster where K is small and R is not.
 
     Returns:
         :class:`McStatistics`, its tensors in float32 or float64.
@@ -190,14 +196,33 @@ def mc_statistics(
         loc, scale, cov_factor, factor_scale, num_samples=num_samples, temperature=temperature, seed=seed,
         row_offset=row_offset, generator=generator,
     )  # fmt: skip
+    cholesky = uses_cholesky(sampling, head)
     if _backend == "reference":
-        mean, variance, entropy = reference.statistics_of(head)
+        mean, variance, entropy = reference.statistics_of(head, cholesky)
     else:
         _check_device(head)
-        mean, variance, entropy = torch.ops.hetnet_ext.mc_statistics(*head)
+        mean, variance, entropy = torch.ops.hetnet_ext.mc_statistics(*head, cholesky)
     if len(batch) != 1:
         mean, variance, entropy = mean.reshape(loc.shape), variance.reshape(loc.shape), entropy.reshape(batch)
     return McStatistics(mean, variance, entropy, head.num_samples)
+
+
+@torch.no_grad()
+def draw_logits(
+    loc: Tensor, scale: Tensor, cov_factor: Tensor | None, factor_scale: Tensor | None, *, num_samples: int,
+    temperature: float | Tensor, seed: Tensor, sampling: str,
+) -> Tensor:  # fmt: skip
+    """The samples behind :func:`mc_statistics` with the same arguments. Not differentiable."""
+    head, batch = prepare(
+        loc, scale, cov_factor, factor_scale, num_samples=num_samples, temperature=temperature, seed=seed
+    )
+    cholesky = uses_cholesky(sampling, head)
+    if _backend == "reference":
+        logits = reference.sample_logits_of(head, cholesky)
+    else:
+        _check_device(head)
+        logits = torch.ops.hetnet_ext.sample_logits(*head, cholesky)
+    return logits.reshape(num_samples, *batch, loc.shape[-1])
 
 
 def _check_device(head: Head) -> None:

@@ -33,8 +33,8 @@ def _check_fake(
 
 @torch.library.register_fake("hetnet_ext::sample_logits")
 def _(loc: Tensor, *rest: Any) -> Tensor:
-    _check_fake(loc, *rest)
-    return loc.new_empty((rest[-1], *loc.shape))
+    _check_fake(loc, *rest[:-1])
+    return loc.new_empty((rest[-2], *loc.shape))
 
 
 @torch.library.register_fake("hetnet_ext::mc_log_probs")
@@ -45,7 +45,7 @@ def _(loc: Tensor, *rest: Any) -> Tensor:
 
 @torch.library.register_fake("hetnet_ext::mc_statistics")
 def _(loc: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    _check_fake(loc, *rest)
+    _check_fake(loc, *rest[:-1])
     return loc.new_empty(loc.shape), loc.new_empty(loc.shape), loc.new_empty(loc.shape[:1])
 
 
@@ -189,7 +189,7 @@ class SampleLogits(_Function):
         loc: Tensor, scale: Tensor, cov_factor: Tensor | None, factor_scale: Tensor | None, temperature: Tensor,
         seed: Tensor, num_samples: int,
     ) -> Tensor:  # fmt: skip
-        return _ops.sample_logits(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples)
+        return _ops.sample_logits(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples, False)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ._arguments import Head, McStatistics, prepare, prepare_target, without_autocast
+from ._arguments import Head, McStatistics, prepare, prepare_target, uses_cholesky, without_autocast
 
 _LOW_WORD = 0xFFFFFFFF
 # Rows whose samples are held at a time hold at most this many normals.
@@ -59,8 +59,8 @@ def box_muller(radius_word: Tensor, angle_word: Tensor, dtype: torch.dtype) -> t
     return mirror * radius * cosine, radius * torch.sin(math.pi * t)
 
 
-def sample_logits_of(head: Head) -> Tensor:
-    return _utilities(head).masked_fill(_masked(head), -math.inf)
+def sample_logits_of(head: Head, cholesky: bool = False) -> Tensor:
+    return _utilities(head, cholesky).masked_fill(_masked(head), -math.inf)
 
 
 def log_probs_of(head: Head) -> Tensor:
@@ -83,17 +83,19 @@ def nll_loss_of(head: Head, target: Tensor, weight: Tensor | None, ignore_index:
     return F.nll_loss(log_probs_of(head), target, weight, ignore_index=ignore_index, reduction=reduction)
 
 
-def statistics_of(head: Head) -> tuple[Tensor, Tensor, Tensor]:
+def statistics_of(head: Head, cholesky: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     rows, classes = head.loc.shape
     factors = 0 if head.cov_factor is None else head.cov_factor.shape[-1]
     step = max(1, _NORMALS_AT_ONCE // (head.num_samples * (classes + factors)))
-    parts = [_statistics(_rows(head, start, min(start + step, rows))) for start in range(0, max(rows, 1), step)]
+    parts = [
+        _statistics(_rows(head, start, min(start + step, rows)), cholesky) for start in range(0, max(rows, 1), step)
+    ]
     mean, variance, entropy = (torch.cat(column) for column in zip(*parts, strict=True))
     return mean, variance, entropy
 
 
-def _statistics(head: Head) -> tuple[Tensor, Tensor, Tensor]:
-    log_probs = F.log_softmax(sample_logits_of(head), -1)
+def _statistics(head: Head, cholesky: bool) -> tuple[Tensor, Tensor, Tensor]:
+    log_probs = F.log_softmax(sample_logits_of(head, cholesky), -1)
     probs = log_probs.exp()
     entropy = -(probs * log_probs.masked_fill(probs == 0, 0)).sum(-1)
     mean = probs.mean(0)
@@ -116,21 +118,47 @@ def _masked(head: Head) -> Tensor:
     return torch.isneginf(head.loc)
 
 
-def _utilities(head: Head) -> Tensor:
+def _utilities(head: Head, cholesky: bool) -> Tensor:
     """Noisy logits over the temperature, those of masked classes replaced by something finite."""
+    noise = _cholesky_noise(head) if cholesky else _factored_noise(head)
+    temperature = torch.where(head.temperature > 0, head.temperature, math.nan)
+    return (head.loc.masked_fill(_masked(head), 0) + noise + _zero_if_finite(head)[:, None]) / temperature
+
+
+def _factored_noise(head: Head) -> Tensor:
+    """scale * eps + cov_factor (factor_scale * eta)"""
     rows, classes = head.loc.shape
     factors = 0 if head.cov_factor is None else head.cov_factor.shape[-1]
-    noise = standard_normals(head.seed, head.num_samples, rows, classes + factors, head.loc.dtype)
-    eps, eta = noise[..., :classes], noise[..., classes:]
-    utilities = head.loc.masked_fill(_masked(head), 0) + head.scale * eps
+    normals = standard_normals(head.seed, head.num_samples, rows, classes + factors, head.loc.dtype)
+    eps, eta = normals[..., :classes], normals[..., classes:]
+    noise = head.scale * eps
     if head.cov_factor is not None:
         if head.factor_scale is not None:
             eta = eta * head.factor_scale
         formula = "kr,sbr->sbk" if head.cov_factor.dim() == 2 else "bkr,sbr->sbk"
         with without_autocast(eta):
-            utilities = utilities + torch.einsum(formula, head.cov_factor, eta)
-    temperature = torch.where(head.temperature > 0, head.temperature, math.nan)
-    return (utilities + _zero_if_finite(head)[:, None]) / temperature
+            noise = noise + torch.einsum(formula, head.cov_factor, eta)
+    return noise
+
+
+def _cholesky_noise(head: Head) -> Tensor:
+    """L z with L L^T = diag(scale^2) + F F^T; columns that add nothing to a singular covariance are zeros."""
+    rows, classes = head.loc.shape
+    assert head.cov_factor is not None
+    # in double precision: what rounding leaves of a singular covariance is as small as its root
+    factor = head.cov_factor.double()
+    if head.factor_scale is not None:
+        factor = factor * head.factor_scale[:, None]
+    covariance = torch.diag_embed(head.scale.double() ** 2) + factor @ factor.mT
+    lower = torch.zeros_like(covariance)
+    for j in range(classes):
+        column = covariance[:, j:, j] - (lower[:, j:, :j] @ lower[:, j, :j, None]).squeeze(-1)
+        pivot = column[:, :1].clamp_min(0).sqrt()
+        lower[:, j:, j] = torch.where(pivot == 0, 0, column / pivot)
+        lower[:, j, j] = pivot.squeeze(-1)
+    normals = standard_normals(head.seed, head.num_samples, rows, classes, head.loc.dtype)
+    with without_autocast(normals):
+        return torch.einsum("bkj,sbj->sbk", lower.to(normals), normals)
 
 
 def _zero_if_finite(head: Head) -> Tensor:
@@ -167,9 +195,9 @@ def mc_nll_loss(
 
 
 @torch.no_grad()
-def mc_statistics(*args: Any, **kwargs: Any) -> McStatistics:
+def mc_statistics(*args: Any, sampling: str = "factored", **kwargs: Any) -> McStatistics:
     """See :func:`hetnet_ext.functional.mc_statistics`, whose arguments it takes."""
     head, batch = prepare(*args, **kwargs)
-    mean, variance, entropy = statistics_of(head)
+    mean, variance, entropy = statistics_of(head, uses_cholesky(sampling, head))
     shape = (*batch, head.loc.shape[-1])
     return McStatistics(mean.reshape(shape), variance.reshape(shape), entropy.reshape(batch), head.num_samples)

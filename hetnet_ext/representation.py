@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from . import functional
 from ._arguments import McStatistics, check_integer, check_num_samples, check_seed, make_seed
 from .layers import HeadCall, HeteroscedasticLayer, noise_free
+
+Sampling = Literal["auto", "factored", "cholesky"]
 
 __all__ = ["HetNetRepresentation", "HetNetRepresenter", "representer"]
 
@@ -85,6 +87,7 @@ class HetNetRepresenter:
         seed: int | None = None,
         generator: torch.Generator | None = None,
         progress: bool = False,
+        sampling: Sampling = "auto",
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
@@ -100,6 +103,9 @@ class HetNetRepresenter:
         self.seed = seed
         self.generator = generator
         self.progress = progress
+        if sampling not in get_args(Sampling):
+            raise ValueError(f"sampling: expected one of {', '.join(get_args(Sampling))}, got {sampling!r}")
+        self.sampling = sampling
 
     # Outside of inference mode, so that tensors tell whether they were changed in place.
     @torch.inference_mode(False)
@@ -151,7 +157,7 @@ class HetNetRepresenter:
             elif not calls[0].is_output(logits):
                 reason = "its output is not the output of its heteroscedastic layer"
             else:
-                return _HeadBatch.of(calls[0], seed)
+                return _HeadBatch.of(calls[0], seed, self.sampling)
         warnings.warn(f"the whole model runs {self.num_samples} times, because {reason}", RuntimeWarning, stacklevel=5)
         return _ModelBatch(self.model, inputs, seed)
 
@@ -164,6 +170,7 @@ def representer(
     seed: int | None = None,
     generator: torch.Generator | None = None,
     progress: bool = False,
+    sampling: Sampling = "auto",
 ) -> HetNetRepresenter:
     """Makes a representer: ``representer(model, 800).represent(x)``.
 
@@ -182,14 +189,18 @@ def representer(
         generator: Where a missing seed is drawn from; the global generator of the device
             without it.
         progress: Report the rows done on standard error.
+        sampling: As for :func:`hetnet_ext.functional.mc_statistics`; ``"auto"`` takes whichever
+            is less work for the head's numbers of classes and factors. ``"factored"`` draws the
+            samples of ``functional.sample_logits``.
 
     Raises:
         TypeError: An argument is of the wrong type.
         ValueError: ``model`` has no heteroscedastic layer, or an argument is out of range.
     """
     return HetNetRepresenter(
-        model, num_samples, batch_size=batch_size, seed=seed, generator=generator, progress=progress
-    )
+        model, num_samples, batch_size=batch_size, seed=seed, generator=generator, progress=progress,
+        sampling=sampling,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,28 +208,29 @@ class _HeadBatch:
     """Rows whose samples are those of the head."""
 
     call: HeadCall
-    temperature: float | Tensor
-    seed: Tensor
+    options: dict[str, Any]
 
     @classmethod
-    def of(cls, call: HeadCall, seed: Tensor) -> _HeadBatch:
-        temperature = call.layer.temperature
-        return cls(call, temperature.clone() if isinstance(temperature, Tensor) else temperature, seed)
+    def of(cls, call: HeadCall, seed: Tensor, sampling: Sampling) -> _HeadBatch:
+        layer = call.layer
+        temperature = layer.temperature.clone() if isinstance(layer.temperature, Tensor) else layer.temperature
+        if sampling == "auto":
+            sampling = "cholesky" if _cholesky_is_less_work(layer.num_classes, layer.num_factors) else "factored"
+        return cls(call, {"temperature": temperature, "seed": seed, "sampling": sampling})
 
     def statistics(self, num_samples: int) -> McStatistics:
-        parameters = self.call.parameters
-        statistics = functional.mc_statistics(
-            *parameters, num_samples=num_samples, temperature=self.temperature, seed=self.seed
-        )
+        statistics = functional.mc_statistics(*self.call.parameters, num_samples=num_samples, **self.options)
         self.call.compact()
         return statistics
 
     def samples(self, num_samples: int) -> Tensor:
-        parameters = self.call.parameters
-        logits = functional.sample_logits(
-            *parameters, num_samples=num_samples, temperature=self.temperature, seed=self.seed
-        )
+        logits = functional.draw_logits(*self.call.parameters, num_samples=num_samples, **self.options)
         return logits.softmax(-1)
+
+
+def _cholesky_is_less_work(classes: int, factors: int) -> bool:
+    """The R normals that are spared, each as much as some forty multiply-adds, against K (K - R) / 2 of those."""
+    return classes <= 64 and 80 * factors > classes * (classes - factors)
 
 
 @dataclass(frozen=True, eq=False)

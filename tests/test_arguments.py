@@ -85,6 +85,15 @@ def test_reference(changes, error, message):
             operator(**arguments(**changes))
 
 
+def test_sampling():
+    message = "sampling: expected 'factored' or 'cholesky', got 'auto'"
+    for module in (functional, reference):
+        with pytest.raises(ValueError, match=message):
+            module.mc_statistics(**arguments(), sampling="auto")
+    with pytest.raises(ValueError, match="sampling: expected one of auto, factored, cholesky, got 'x'"):
+        hetnet_ext.representer(hetnet_ext.het_net(torch.nn.Linear(4, 3)), 10, sampling="x")
+
+
 @native_only
 def test_device_without_kernels():
     with FakeTensorMode():

@@ -280,12 +280,14 @@ def test_opcheck(covariance, samples):
     factors = (x if x is None else x.detach() for x in (head.get("cov_factor"), head.get("factor_scale")))
     arguments = (loc, scale, *factors, temperature, torch.tensor([1, 2]), samples)
     ops = torch.ops.hetnet_ext
-    logits, log_probs = ops.sample_logits(*arguments), ops.mc_log_probs(*arguments)
-    for op, leading in [
-        (ops.sample_logits, ()), (ops.mc_log_probs, ()), (ops.mc_statistics, ()),
-        (ops.sample_logits_backward, (logits,)), (ops.mc_log_probs_backward, (log_probs, log_probs)),
+    logits, log_probs = ops.sample_logits(*arguments, False), ops.mc_log_probs(*arguments)
+    for op, given in [
+        (ops.sample_logits, (*arguments, False)), (ops.sample_logits, (*arguments, True)),
+        (ops.mc_statistics, (*arguments, False)), (ops.mc_log_probs, arguments),
+        (ops.sample_logits_backward, (logits, *arguments)),
+        (ops.mc_log_probs_backward, (log_probs, log_probs, *arguments)),
     ]:  # fmt: skip
-        torch.library.opcheck(op.default, (*leading, *arguments))
+        torch.library.opcheck(op.default, given)
 
 
 @native_only

@@ -30,20 +30,22 @@ def assert_same(a, b, **tolerances) -> None:
         torch.testing.assert_close(getattr(a, name), getattr(b, name), **tolerances)
 
 
-def test_statistics_are_those_of_the_operator(model):
+@pytest.mark.parametrize("sampling", ["factored", "cholesky"])
+def test_statistics_are_those_of_the_operator(model, sampling):
     x = torch.randn(10, 4)
-    representation = representer(model, 50, seed=3).represent(x)
+    representation = representer(model, 50, seed=3, sampling=sampling).represent(x)
     features = model.layers[:-1](x)
     want = functional.mc_statistics(
-        *model.layers[-1].head_parameters(features), num_samples=50, temperature=0.8, seed=3
+        *model.layers[-1].head_parameters(features), num_samples=50, temperature=0.8, seed=3, sampling=sampling
     )
     assert_same(representation, want, rtol=0, atol=0)
     assert not representation.mean.requires_grad
     assert representation.num_samples == 50
 
 
-def test_statistics_are_those_of_the_samples(model):
-    representation = representer(model, 600, seed=3).represent(torch.randn(10, 4))
+@pytest.mark.parametrize("sampling", ["auto", "factored", "cholesky"])
+def test_statistics_are_those_of_the_samples(model, sampling):
+    representation = representer(model, 600, seed=3, sampling=sampling).represent(torch.randn(10, 4))
     samples = representation.samples().double()
     assert samples.shape == (600, 10, 3)
     entropy = torch.special.entr(samples).sum(-1)
@@ -305,3 +307,16 @@ def test_progress(model, capsys):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err == "\r4 rows\r8 rows\r10 rows\n"
+
+
+@pytest.mark.parametrize(
+    ("classes", "factors", "cholesky"), [(10, 10, True), (2, 3, True), (100, 15, False), (30, 2, False)]
+)
+def test_auto_takes_the_sampling_that_is_less_work(classes, factors, cholesky):
+    model = nn.Sequential(nn.Linear(4, 8), HeteroscedasticLayer(8, classes, factors))
+    x = torch.randn(3, 4)
+    got = representer(model, 40, seed=1).represent(x)
+    want = representer(model, 40, seed=1, sampling="cholesky" if cholesky else "factored").represent(x)
+    other = representer(model, 40, seed=1, sampling="factored" if cholesky else "cholesky").represent(x)
+    assert torch.equal(got.mean, want.mean)
+    assert not torch.equal(got.mean, other.mean)

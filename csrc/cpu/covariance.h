@@ -2,7 +2,7 @@
 // turns noise into utilities (the noisy logits over the temperature). gradient.h is its backward.
 #pragma once
 
-#include "blocks.h"
+#include "cholesky.h"
 #include "lanes.h"
 
 namespace hetnet {
@@ -33,6 +33,7 @@ class Sampler {
         scale_(head.classes),
         factor_(head.classes * head.factors),
         factor_scale_(head.factor_scale ? head.factors : 0),
+        lower_(head.cholesky ? head.classes * head.classes : 0),
         noise_(head.classes + head.factors + 3),
         scaled_eta_(head.factor_scale ? head.factors : 0),
         mean_high_(head.classes),
@@ -56,6 +57,7 @@ class Sampler {
       factor_scale_.bind(lanes, head_.factor_scale, factors);
       zero += factor_scale_.zero_if_finite(factors);
     }
+    if (head_.cholesky) factorize();
     const V temperature = splat<V>(head_.temperature);
     for (int64_t k = 0; k < classes; ++k) {
       mean_high_[k] = loc_[k] / temperature;
@@ -68,16 +70,33 @@ class Sampler {
 
   // The utilities of samples `sample`, `sample` + 1, ... up to the number of lanes.
   Draw<T> draw(int64_t sample) {
-    fill_normals<T>(keys_, lanes_.position(head_, sample), head_.classes + head_.factors, noise_.get());
+    const int64_t classes = head_.classes, factors = head_.factors;
+    const int64_t dimensions = head_.cholesky ? classes : classes + factors;
+    fill_normals<T>(keys_, lanes_.position(head_, sample), dimensions, noise_.get());
 
-    const V* eta = noise_.get() + head_.classes;
+    const V* eta = noise_.get() + classes;
     const V* scaled_eta = eta;
-    if (head_.factor_scale) {
-      for (int64_t r = 0; r < head_.factors; ++r) scaled_eta_[r] = eta[r] * factor_scale_[r];
-      scaled_eta = scaled_eta_.get();
+    if (head_.cholesky) {
+      for_blocks(classes, [&](int64_t k, auto count) {
+        constexpr int kCount = decltype(count)::value;
+        V noise[kCount] = {};
+        add_products<kCount>(noise, k + kCount, noise_.get(),
+                             [&](int64_t j, int64_t r) { return Lanes::vector(lower_[(k + j) * classes + r]); });
+        set_utilities<kCount>(k, noise);
+      });
+    } else {
+      if (head_.factor_scale) {
+        for (int64_t r = 0; r < factors; ++r) scaled_eta_[r] = eta[r] * factor_scale_[r];
+        scaled_eta = scaled_eta_.get();
+      }
+      for_blocks(classes, [&](int64_t k, auto count) {
+        constexpr int kCount = decltype(count)::value;
+        V noise[kCount];
+        for (int j = 0; j < kCount; ++j) noise[j] = scale_[k + j] * noise_[k + j];
+        add_products<kCount>(noise, factors, scaled_eta, [&](int64_t j, int64_t r) { return factor(k + j, r); });
+        set_utilities<kCount>(k, noise);
+      });
     }
-
-    for_blocks(head_.classes, [&](int64_t k, auto count) { combine<decltype(count)::value>(k, scaled_eta); });
     return {noise_.get(), eta, scaled_eta, utility_.get(), lanes_.valid(head_, sample), lanes_.all_valid(head_, sample),
             sample};
   }
@@ -85,26 +104,46 @@ class Sampler {
   HETNET_INLINE V factor(int64_t k, int64_t r) const { return factor_[k * head_.factors + r]; }
 
  private:
-  // The noise is summed on its own before it meets the location, which may be much larger, and
+  // In double precision: what rounding leaves of a singular covariance is as small as its root.
+  void factorize() {
+    const int64_t classes = head_.classes, factors = head_.factors;
+    Buffer<typename Lanes::Double> exact(classes * classes);
+    for (int part = 0; part < Lanes::double_parts; ++part) {
+      cholesky(
+          classes, factors, [&](int64_t k) { return Lanes::to_double(scale_.number(k), part); },
+          [&](int64_t k, int64_t r) {
+            const auto number = Lanes::to_double(factor_.number(k * factors + r), part);
+            return head_.factor_scale ? number * Lanes::to_double(factor_scale_.number(r), part) : number;
+          },
+          exact.get());
+      for (int64_t i = 0; i < classes * classes; ++i) Lanes::from_double(exact[i], part, lower_[i]);
+    }
+  }
+
+  // noise[j] += sum over i < count of matrix(j, i) normals[i]
+  template <int kCount, class Matrix>
+  static HETNET_INLINE void add_products(V (&noise)[kCount], int64_t count, const V* __restrict normals,
+                                         const Matrix& matrix) {
+    for (int64_t i = 0; i < count; ++i)
+      for (int j = 0; j < kCount; ++j) noise[j] = lane<V>::fmadd(matrix(j, i), normals[i], noise[j]);
+  }
+
+  // The noise was summed on its own before it meets the location, which may be much larger, and
   // the location over the temperature is kept in two parts: so the only rounding in the
   // utility's last place is that of one sum, which differs from sample to sample.
-  template <int kClasses>
-  HETNET_INLINE void combine(int64_t k, const V* __restrict eta) {
-    using L = lane<V>;
-    V noise[kClasses];
-    for (int j = 0; j < kClasses; ++j) noise[j] = scale_[k + j] * noise_[k + j];
-    for (int64_t r = 0; r < head_.factors; ++r)
-      for (int j = 0; j < kClasses; ++j) noise[j] = L::fmadd(factor(k + j, r), eta[r], noise[j]);
+  template <int kCount>
+  HETNET_INLINE void set_utilities(int64_t k, const V (&noise)[kCount]) {
     const V inverse_temperature = splat<V>(1 / head_.temperature);
-    for (int j = 0; j < kClasses; ++j)
-      utility_[k + j] = L::fmadd(noise[j], inverse_temperature, mean_low_[k + j]) + mean_high_[k + j];
+    for (int j = 0; j < kCount; ++j)
+      utility_[k + j] = lane<V>::fmadd(noise[j], inverse_temperature, mean_low_[k + j]) + mean_high_[k + j];
   }
 
   const Head<T>& head_;
   const PhiloxKeys keys_{head_.seed};
   Lanes lanes_;
   typename Lanes::View loc_, scale_, factor_, factor_scale_;
-  Buffer<V> noise_;  // eps, then eta
+  Buffer<typename Lanes::Number> lower_;  // Cholesky factor, where it is asked for
+  Buffer<V> noise_;                       // eps, then eta
   Buffer<V> scaled_eta_;
   Buffer<V> mean_high_, mean_low_;  // location over temperature: rounded, and what that left
   Buffer<V> utility_;

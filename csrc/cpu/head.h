@@ -22,6 +22,7 @@ struct Head {
   RowData<T> factor;        // classes x factors; without data where factors == 0
   bool shared_factor;       // one factor (of row stride 0) for all rows, with one gradient
   RowData<T> factor_scale;  // factors; without data: 1
+  bool cholesky;            // draw all noise through the Cholesky factor of the covariance
   T temperature;            // NaN unless above 0
   uint64_t seed;
   int64_t row_offset;  // position of the first row in the data set: its place in the noise stream

@@ -36,6 +36,9 @@ template <class T>
 struct SampleLanes {
   using V = Vec<T>;
   using Total = double;
+  using Number = T;       // a number of the group's row,
+  using Double = double;  // and in double precision, in
+  static constexpr int double_parts = 1;
   static constexpr int64_t rows_per_group = 1;
   static constexpr int64_t samples_per_draw = lane<V>::width;
 
@@ -63,6 +66,7 @@ struct SampleLanes {
     explicit View(int64_t) {}
     void bind(const SampleLanes& lanes, RowData<T> rows, int64_t) { data_ = rows.data + lanes.row * rows.row_stride; }
     HETNET_INLINE V operator[](int64_t i) const { return splat<V>(data_[i]); }
+    HETNET_INLINE Number number(int64_t i) const { return data_[i]; }
     // 0 if all numbers are finite, else NaN.
     V zero_if_finite(int64_t size) const {
       V sum{};
@@ -113,6 +117,9 @@ struct SampleLanes {
     return splat<V>(lane<V>::sum(value * ones) / lane<V>::sum(ones));
   }
   V spread(Total value) const { return splat<V>(static_cast<T>(value)); }
+  static HETNET_INLINE V vector(Number number) { return splat<V>(number); }
+  static HETNET_INLINE Double to_double(Number number, int /*part*/) { return static_cast<double>(number); }
+  static HETNET_INLINE void from_double(Double from, int /*part*/, Number& to) { to = static_cast<T>(from); }
   static Total total(V same_on_all_lanes) { return same_on_all_lanes[0]; }
   double sum_over_rows(Total value) const { return value; }
 };
@@ -121,6 +128,9 @@ template <class T>
 struct RowLanes {
   using V = Vec<T>;
   using Total = V;
+  using Number = V;          // numbers of the group's rows,
+  using Double = DoubleVec;  // and in double precision, in
+  static constexpr int double_parts = sizeof(double) / sizeof(T);
   static constexpr int64_t rows_per_group = lane<V>::width;
   static constexpr int64_t samples_per_draw = 1;
 
@@ -157,6 +167,7 @@ struct RowLanes {
         for (int64_t l = 0; l < kWidth; ++l) tile_[i][l] = data[l][i];
     }
     HETNET_INLINE V operator[](int64_t i) const { return tile_[i]; }
+    HETNET_INLINE Number number(int64_t i) const { return tile_[i]; }
     V zero_if_finite(int64_t size) const {
       V sum{};
       for (int64_t i = 0; i < size; ++i) sum += tile_[i] * V{};
@@ -209,6 +220,17 @@ struct RowLanes {
   static Total max_over_samples(V value) { return value; }
   static V mean(V value, typename lane<V>::Mask) { return value; }
   V spread(Total value) const { return value; }
+  static HETNET_INLINE V vector(Number numbers) { return numbers; }
+  using Part = typename vec_of<T>::as_many_as_doubles;
+  static HETNET_INLINE Double to_double(const Number& numbers, int part) {
+    Part from;
+    std::memcpy(&from, reinterpret_cast<const char*>(&numbers) + part * sizeof(from), sizeof(from));
+    return __builtin_convertvector(from, Double);
+  }
+  static HETNET_INLINE void from_double(Double from, int part, Number& to) {
+    const Part numbers = __builtin_convertvector(from, Part);
+    std::memcpy(reinterpret_cast<char*>(&to) + part * sizeof(numbers), &numbers, sizeof(numbers));
+  }
   static Total total(V value) { return value; }
   double sum_over_rows(Total value) const {
     double sum = 0;

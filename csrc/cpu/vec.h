@@ -218,10 +218,12 @@ struct vec_of;
 template <>
 struct vec_of<float> {
   using type = FloatVec;
+  using as_many_as_doubles = HalfFloatVec;
 };
 template <>
 struct vec_of<double> {
   using type = DoubleVec;
+  using as_many_as_doubles = DoubleVec;
 };
 template <class T>
 using Vec = typename vec_of<T>::type;
