@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 
 import hetnet_ext
-from hetnet_ext._library import cpu_capability
 
 
 def seconds(function: Callable[[], object]) -> float:
@@ -43,6 +42,6 @@ def machine() -> str:
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     cpu = next((line.split(":")[-1].strip() for line in lines if "model name" in line), platform.machine())
     return (
-        f"{cpu}, {torch.get_num_threads()} threads, {cpu_capability()}; Python {platform.python_version()}, "
+        f"{cpu}, {torch.get_num_threads()} threads, {hetnet_ext.cpu_capability()}; Python {platform.python_version()}, "
         f"torch {torch.__version__}, hetnet_ext {hetnet_ext.__version__}"
     )

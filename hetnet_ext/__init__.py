@@ -3,6 +3,7 @@
 from importlib.metadata import version
 
 from . import data, functional, models, plotting, reference
+from ._library import cpu_capability
 from .layers import HeadParameters, HeteroscedasticLayer
 from .method import het_net
 from .quantification import AleatoricDecomposition, quantify
@@ -17,6 +18,7 @@ __all__ = [
     "HetNetRepresentation",
     "HetNetRepresenter",
     "HeteroscedasticLayer",
+    "cpu_capability",
     "data",
     "functional",
     "het_net",

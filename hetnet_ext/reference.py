@@ -142,7 +142,7 @@ def _factored_noise(head: Head) -> Tensor:
 
 
 def _cholesky_noise(head: Head) -> Tensor:
-    """L z with L L^T = diag(scale^2) + F F^T; columns that add nothing to a singular covariance are zeros."""
+    """L z with L L^T = diag(scale^2) + F F^T. Columns whose pivot is mere rounding are zeros."""
     rows, classes = head.loc.shape
     assert head.cov_factor is not None
     # in double precision: what rounding leaves of a singular covariance is as small as its root
@@ -153,7 +153,8 @@ def _cholesky_noise(head: Head) -> Tensor:
     lower = torch.zeros_like(covariance)
     for j in range(classes):
         column = covariance[:, j:, j] - (lower[:, j:, :j] @ lower[:, j, :j, None]).squeeze(-1)
-        pivot = column[:, :1].clamp_min(0).sqrt()
+        rounding = 4 * torch.finfo(column.dtype).eps * classes * covariance[:, j, j, None]
+        pivot = column[:, :1].masked_fill(column[:, :1] <= rounding, 0).sqrt()
         lower[:, j:, j] = torch.where(pivot == 0, 0, column / pivot)
         lower[:, j, j] = pivot.squeeze(-1)
     normals = standard_normals(head.seed, head.num_samples, rows, classes, head.loc.dtype)

@@ -8,7 +8,7 @@ import noise_oracle
 import numpy as np
 import pytest
 import torch
-from backend import native_only
+from backend import REFERENCE, native_only
 from heads import COVARIANCES, cast, random_head
 from parity import Errors
 
@@ -125,7 +125,8 @@ def test_prefix():
     head = {n: t.detach() for n, t in random_head("per_row", rows=20, classes=3, dtype=torch.float32).items()}
     many = logits(head, num_samples=600, seed=4)
     for samples in (1, 15, 64, 100):
-        torch.testing.assert_close(logits(head, num_samples=samples, seed=4), many[:samples], rtol=0, atol=0)
+        few = logits(head, num_samples=samples, seed=4)
+        torch.testing.assert_close(few, many[:samples], rtol=0, atol=1e-5 if REFERENCE else 0)
 
 
 @native_only
