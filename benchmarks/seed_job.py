@@ -130,6 +130,7 @@ def statistics_case(root: str, repeats: int) -> None:
     times = interleaved(
         {
             "hetnet_ext": statistics_job(root, ROWS),
+            "hetnet_ext, Cholesky": lambda: functional.mc_statistics(*head, num_samples=SAMPLES, sampling="cholesky"),
             "eager": lambda: in_chunks(vectorised_statistics, *head),
             "compiled": lambda: in_chunks(compiled, *head),
         },
