@@ -32,6 +32,7 @@ library = CppExtension(
     ],
     define_macros=[("TORCH_TARGET_VERSION", target_version), ("Py_LIMITED_API", "0x030A0000")],
     extra_compile_args=[
+        "-std=c++17",
         "-O3",
         "-g0",
         "-Wall",

@@ -4,10 +4,14 @@
 // checks are for whoever calls `torch.ops.hetnet_ext` directly.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+// torch's headers have unused parameters of their own.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter"
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
+#pragma GCC diagnostic pop
 
 #include <limits>
 #include <optional>
