@@ -45,7 +45,7 @@ class HeadCall:
         self._features: Tensor | None = features
         self._parameters: HeadParameters | None = layer.head_parameters(features)
         self.output = self._parameters.loc.clone()
-        self._version = self.output._version
+        self._version = None if self.output.is_inference() else self.output._version
 
     @property
     def parameters(self) -> HeadParameters:
@@ -57,7 +57,12 @@ class HeadCall:
     def is_output(self, logits: Tensor) -> bool:
         """Whether ``logits`` is what the layer returned, or a view of it, and nobody changed it since."""
         same = logits.data_ptr() == self.output.data_ptr() and logits.stride() == self.output.stride()
-        return same and logits.shape == self.output.shape and self.output._version == self._version
+        return same and logits.shape == self.output.shape and not self._was_changed()
+
+    def _was_changed(self) -> bool:
+        if self._version is None:  # tensors of inference mode do not count their changes
+            return not torch.equal(self.output, self.parameters.loc)
+        return self.output._version != self._version
 
     def compact(self) -> None:
         """Forgets the parameters or the features, whichever take more memory."""
@@ -90,7 +95,7 @@ class HeteroscedasticLayer(nn.Module):
 
     The noise has the covariance diag(scale^2) + F F^T, with F of ``num_factors`` columns
     (Collier et al., "Correlated input-dependent label noise in large-scale image
-    classification", CVPR 2021, section 3; the parameter-efficient form is that of section 3.2).
+    classification", CVPR 2021, section 3, with the parameter-efficient form as well).
 
     Drop-in for the layer of the same name in ``probly.layers.torch``: same arguments,
     attributes, initialisation and ``state_dict``.

@@ -270,6 +270,15 @@ class TestModels:
         for a, b in zip(*results, strict=True):
             torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-6)
 
+    def test_inference_mode(self):
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), HeteroscedasticLayer(4, 3))
+        x, target = torch.randn(5, 4), torch.zeros(5).long()
+        want = nll_loss(model, x, target, num_samples=10, seed=1)
+        with torch.inference_mode():
+            torch.testing.assert_close(nll_loss(model, x, target, num_samples=10, seed=1), want)
+            with pytest.raises(ValueError, match="model: expected the output of its heteroscedastic layer"):
+                nll_loss(torch.nn.Sequential(model, torch.nn.ReLU(inplace=True)), x, target, num_samples=10)
+
     def test_something_after_the_head(self):
         model = torch.nn.Sequential(HeteroscedasticLayer(4, 3), torch.nn.ReLU())
         with pytest.raises(ValueError, match="model: expected the output of its heteroscedastic layer as its own"):
