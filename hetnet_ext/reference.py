@@ -65,8 +65,10 @@ def sample_logits_of(head: Head, cholesky: bool = False) -> Tensor:
 
 def log_probs_of(head: Head) -> Tensor:
     masked = _masked(head)
-    log_probs = F.log_softmax(sample_logits_of(head), -1)
-    averaged = torch.logsumexp(log_probs.masked_fill(masked, 0), 0) - math.log(head.num_samples)
+    log_probs = F.log_softmax(sample_logits_of(head), -1).masked_fill(masked, 0)
+    # logsumexp by hand: the gradient of torch's divides by exp of a rounded logarithm
+    peak = log_probs.detach().amax(0)
+    averaged = peak + (log_probs - peak).exp().sum(0).log() - math.log(head.num_samples)
     averaged = averaged.masked_fill(masked, -math.inf)
     # A row that holds NaN, or no class at all, is NaN as a whole, as in log_softmax.
     undefined = averaged.isnan().any(-1, keepdim=True) | masked.all(-1, keepdim=True)
@@ -80,6 +82,11 @@ def nll_loss_of(head: Head, target: Tensor, weight: Tensor | None, ignore_index:
         raise ValueError(
             f"target: expected classes 0 to {classes - 1}, or ignore_index, {ignore_index}, got {int(wrong[0])}"
         )
+    # An ignored row counts for nothing, not even as NaN.
+    ignored = target == ignore_index
+    head = head._replace(
+        loc=head.loc.masked_fill(ignored[:, None], 0), scale=head.scale.masked_fill(ignored[:, None], 0)
+    )
     return F.nll_loss(log_probs_of(head), target, weight, ignore_index=ignore_index, reduction=reduction)
 
 

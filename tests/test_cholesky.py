@@ -89,8 +89,8 @@ def test_covariance_of_the_samples(covariance):
 def test_singular_covariance(samples, dtype):
     """No diagonal, and a rank below K: the noise stays in the factor's span."""
     rank, classes = 2, 6
-    factor = torch.randn(30, classes, rank, dtype=dtype)
-    head = {"loc": torch.zeros(30, classes, dtype=dtype), "scale": torch.zeros(30, classes, dtype=dtype)}
+    factor = torch.randn(3000, classes, rank, dtype=dtype)
+    head = {"loc": torch.zeros(3000, classes, dtype=dtype), "scale": torch.zeros(3000, classes, dtype=dtype)}
     drawn = logits({**head, "cov_factor": factor, "temperature": 1.0}, num_samples=samples, seed=1).double()
     basis, _ = torch.linalg.qr(factor.double())
     outside = drawn - torch.einsum("bkr,bjr,sbj->sbk", basis, basis, drawn)
