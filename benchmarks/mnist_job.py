@@ -1,6 +1,6 @@
-"""The seed's job: a Het-Net on MNIST, against what people use today.
+"""A Het-Net on MNIST, in training and in inference, against what people use today.
 
-    python benchmarks/seed_job.py --root DIR        # DIR holds MNIST/raw
+    python benchmarks/mnist_job.py --root DIR        # DIR holds MNIST/raw
 
 Peers run in the same process, interleaved with ours, and the table gives medians and ratios:
 
