@@ -11,7 +11,7 @@ from .representation import HetNetRepresentation
 __all__ = ["AleatoricDecomposition", "quantify"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AleatoricDecomposition:
     """Uncertainty of a Het-Net. It models label noise only: there is no total or epistemic part.
 

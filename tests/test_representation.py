@@ -300,6 +300,7 @@ def test_quantify(model):
     assert torch.equal(uncertainty.aleatoric, representation.expected_entropy)
     assert not hasattr(uncertainty, "total")
     assert not hasattr(uncertainty, "epistemic")
+    assert uncertainty != quantify(representation)  # compared by identity, not tensor by tensor
 
 
 def test_progress(model, capsys):

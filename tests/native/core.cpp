@@ -57,8 +57,6 @@ void bind_normal_pair(py::module_& m) {
     Array<S> out({radius.size(), py::ssize_t{2}});
     for (py::ssize_t i = 0; i < radius.size(); i += kWidth) {
       typename L::UInt r{}, a{};
-      using Word = std::remove_reference_t<decltype(reinterpret_cast<L*>(0)->bits(V{}))>;
-      static_assert(sizeof(Word) == sizeof(V));
       using Lane = std::conditional_t<sizeof(S) == 4, uint32_t, uint64_t>;
       Lane rs[kWidth] = {}, as[kWidth] = {};
       for (py::ssize_t j = 0; j < kWidth && i + j < radius.size(); ++j) {
