@@ -140,15 +140,16 @@ Tensor sample_logits(const Tensor& loc, const Tensor& scale, const Optional& cov
   return out;
 }
 
-Tensor mc_log_probs(const Tensor& loc, const Tensor& scale, const Optional& cov_factor, const Optional& factor_scale,
-                    const Tensor& temperature, const Tensor& seed, int64_t num_samples) {
+std::tuple<Tensor, Tensor> mc_log_probs(const Tensor& loc, const Tensor& scale, const Optional& cov_factor,
+                                        const Optional& factor_scale, const Tensor& temperature, const Tensor& seed,
+                                        int64_t num_samples) {
   const HeadTensors in(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples);
-  const Tensor out = in.empty({in.rows(), in.classes()});
+  const Tensor log_probs = in.empty({in.rows(), in.classes()}), probs = in.empty({in.rows(), in.classes()});
   in.dispatch([&](auto t) {
     using T = decltype(t);
-    kernels<T>().log_probs(in.head<T>(), out.mutable_data_ptr<T>());
+    kernels<T>().log_probs(in.head<T>(), log_probs.mutable_data_ptr<T>(), probs.mutable_data_ptr<T>());
   });
-  return out;
+  return {log_probs, probs};
 }
 
 std::tuple<Tensor, Tensor, Tensor> mc_statistics(const Tensor& loc, const Tensor& scale, const Optional& cov_factor,
@@ -207,22 +208,23 @@ Gradients sample_logits_backward(const Tensor& grad_out, const Tensor& loc, cons
   return grad.tuple();
 }
 
-Gradients mc_log_probs_backward(const Tensor& grad_out, const Tensor& log_probs, const Tensor& loc, const Tensor& scale,
-                                const Optional& cov_factor, const Optional& factor_scale, const Tensor& temperature,
-                                const Tensor& seed, int64_t num_samples) {
+Gradients mc_log_probs_backward(const Tensor& grad_out, const Tensor& log_probs, const Tensor& probs, const Tensor& loc,
+                                const Tensor& scale, const Optional& cov_factor, const Optional& factor_scale,
+                                const Tensor& temperature, const Tensor& seed, int64_t num_samples) {
   const HeadTensors in(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples);
   const auto matches = [&](const Tensor& x) {
     return x.dim() == 2 && x.size(0) == in.rows() && x.size(1) == in.classes();
   };
   in.check(grad_out, "grad_out", matches(grad_out));
   in.check(log_probs, "log_probs", matches(log_probs));
+  in.check(probs, "probs", matches(probs));
   const Tensor upstream = torch::stable::contiguous(grad_out);
-  const Tensor result = torch::stable::contiguous(log_probs);
+  const Tensor log_p = torch::stable::contiguous(log_probs), p = torch::stable::contiguous(probs);
   const GradientTensors grad(in);
   in.dispatch([&](auto t) {
     using T = decltype(t);
-    kernels<T>().log_probs_backward(in.head<T>(), upstream.const_data_ptr<T>(), result.const_data_ptr<T>(),
-                                    grad.pointers<T>());
+    kernels<T>().log_probs_backward(in.head<T>(), upstream.const_data_ptr<T>(), log_p.const_data_ptr<T>(),
+                                    p.const_data_ptr<T>(), grad.pointers<T>());
   });
   return grad.tuple();
 }
@@ -296,8 +298,8 @@ int64_t best_cpu_capability() { return static_cast<int64_t>(supported_capability
 STABLE_TORCH_LIBRARY(hetnet_ext, m) {
   m.def("sample_logits(" HETNET_HEAD ", bool cholesky) -> Tensor");
   m.def("sample_logits_backward(Tensor grad_out, " HETNET_HEAD ") -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
-  m.def("mc_log_probs(" HETNET_HEAD ") -> Tensor");
-  m.def("mc_log_probs_backward(Tensor grad_out, Tensor log_probs, " HETNET_HEAD
+  m.def("mc_log_probs(" HETNET_HEAD ") -> (Tensor log_probs, Tensor probs)");
+  m.def("mc_log_probs_backward(Tensor grad_out, Tensor log_probs, Tensor probs, " HETNET_HEAD
         ") -> (Tensor, Tensor, Tensor, Tensor, Tensor)");
   m.def("mc_statistics(" HETNET_HEAD ", bool cholesky) -> (Tensor mean, Tensor variance, Tensor expected_entropy)");
   m.def("mc_nll_loss(" HETNET_HEAD

@@ -113,7 +113,7 @@ def mc_log_probs(
         log_probs = reference.log_probs_of(head)
     else:
         _check_device(head)
-        log_probs = ops.McLogProbs.call(*head)
+        log_probs, _ = ops.McLogProbs.call(*head)
     return log_probs if len(batch) == 1 else log_probs.reshape(loc.shape)
 
 

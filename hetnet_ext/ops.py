@@ -38,9 +38,9 @@ def _(loc: Tensor, *rest: Any) -> Tensor:
 
 
 @torch.library.register_fake("hetnet_ext::mc_log_probs")
-def _(loc: Tensor, *rest: Any) -> Tensor:
+def _(loc: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     _check_fake(loc, *rest)
-    return loc.new_empty(loc.shape)
+    return loc.new_empty(loc.shape), loc.new_empty(loc.shape)
 
 
 @torch.library.register_fake("hetnet_ext::mc_statistics")
@@ -64,7 +64,7 @@ def _(grad_out: Tensor, *head: Any) -> Gradients:
 
 
 @torch.library.register_fake("hetnet_ext::mc_log_probs_backward")
-def _(grad_out: Tensor, log_probs: Tensor, *head: Any) -> Gradients:
+def _(grad_out: Tensor, log_probs: Tensor, probs: Tensor, *head: Any) -> Gradients:
     return _fake_gradients(*head)
 
 
@@ -135,11 +135,11 @@ class McLogProbsBackward(_NoDerivative):
 
     @staticmethod
     def forward(
-        grad_out: Tensor, log_probs: Tensor, loc: Tensor, scale: Tensor, cov_factor: Tensor | None,
+        grad_out: Tensor, log_probs: Tensor, probs: Tensor, loc: Tensor, scale: Tensor, cov_factor: Tensor | None,
         factor_scale: Tensor | None, temperature: Tensor, seed: Tensor, num_samples: int,
     ) -> Gradients:  # fmt: skip
         return _ops.mc_log_probs_backward(
-            grad_out, log_probs, loc, scale, cov_factor, factor_scale, temperature, seed, num_samples
+            grad_out, log_probs, probs, loc, scale, cov_factor, factor_scale, temperature, seed, num_samples
         )
 
 
@@ -202,22 +202,26 @@ class SampleLogits(_Function):
 
 
 class McLogProbs(_Function):
-    """Log of the softmax averaged over the samples, (B, K)."""
+    """Log of the softmax averaged over the samples, and the average itself for the backward; both (B, K)."""
 
     @staticmethod
     def forward(
         loc: Tensor, scale: Tensor, cov_factor: Tensor | None, factor_scale: Tensor | None, temperature: Tensor,
         seed: Tensor, num_samples: int,
-    ) -> Tensor:  # fmt: skip
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         return _ops.mc_log_probs(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(output, *inputs[:-1])
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*output, *inputs[:-1])
         ctx.num_samples = inputs[-1]
 
     @staticmethod
-    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_out: Tensor | None, _: None) -> tuple[Tensor | None, ...]:
+        if grad_out is None:
+            return (None,) * 7
         return _returned(ctx, McLogProbsBackward.call(grad_out, *ctx.saved_tensors, ctx.num_samples))
 
 

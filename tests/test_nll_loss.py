@@ -16,7 +16,10 @@ from hetnet_ext import HeteroscedasticLayer, functional, het_net, nll_loss, refe
 from hetnet_ext.models import MLPClassifier
 
 # (rows, classes, factors, samples)
-SHAPES = [(7, 10, 10, 4), (33, 5, 2, 17), (5, 33, 7, 40), (3, 10, 10, 100), (2, 6, 3, 1300), (300, 4, 2, 3)]
+SHAPES = [
+    (7, 10, 10, 4), (33, 5, 2, 17), (5, 33, 7, 40), (3, 10, 10, 100), (2, 6, 3, 1300), (300, 4, 2, 3), (3, 131, 17, 21),
+    (2, 140, 3, 530),
+]  # fmt: skip
 
 
 def split(head):

@@ -20,6 +20,8 @@ struct word_ops<uint32_t> {
   static HETNET_INLINE uint32_t low(Product p) { return static_cast<uint32_t>(p); }
 };
 
+constexpr uint32_t kPhiloxMultipliers[2] = {0xD2511F53u, 0xCD9E8D57u};
+
 // The key of each round: both of its words, as wide as a lane of words.
 struct PhiloxKeys {
   uint64_t words[10][2];
@@ -39,14 +41,14 @@ struct PhiloxBlock {
 
 HETNET_INLINE uint32_t xor_words(uint32_t a, uint32_t b, uint64_t key) { return a ^ b ^ static_cast<uint32_t>(key); }
 
-// The random words of counter (c0, c1, c2, c3).
+// The random words of counter (c0, c1, c2, c3), or of what the first kRound rounds have made of it.
 template <int kRound = 0, class C0, class C1, class C2, class C3>
 HETNET_INLINE auto philox4x32_10(C0 c0, C1 c1, C2 c2, C3 c3, const PhiloxKeys& keys) {
   if constexpr (kRound == 10) {
     return PhiloxBlock<C0>{c0, c1, c2, c3};
   } else {
-    const auto p0 = word_ops<C0>::multiply(0xD2511F53u, c0);
-    const auto p1 = word_ops<C2>::multiply(0xCD9E8D57u, c2);
+    const auto p0 = word_ops<C0>::multiply(kPhiloxMultipliers[0], c0);
+    const auto p1 = word_ops<C2>::multiply(kPhiloxMultipliers[1], c2);
     const auto n0 = xor_words(word_ops<C2>::high(p1), c1, keys.words[kRound][0]);
     const auto n2 = xor_words(word_ops<C0>::high(p0), c3, keys.words[kRound][1]);
     return philox4x32_10<kRound + 1>(n0, word_ops<C2>::low(p1), n2, word_ops<C0>::low(p0), keys);

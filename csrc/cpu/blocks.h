@@ -24,12 +24,18 @@ HETNET_INLINE void for_rest(int64_t first, int64_t count, const F& f) {
 
 }  // namespace detail
 
-// Calls f(first, integral_constant<count>) on blocks that cover [0, size): full ones, then a rest.
-template <class F>
+// Calls f(first, integral_constant<count>) on blocks of at most kMost that cover [0, size). The last
+// two share what is left, so that neither is so small that its sums wait for one another.
+template <int kMost = kBlock, class F>
 HETNET_INLINE void for_blocks(int64_t size, const F& f) {
   int64_t first = 0;
-  for (; first + kBlock <= size; first += kBlock) f(first, std::integral_constant<int, kBlock>());
-  detail::for_rest<kBlock - 1>(first, size - first, f);
+  for (; size - first >= 2 * kMost; first += kMost) f(first, std::integral_constant<int, kMost>());
+  if (size - first > kMost) {
+    const int64_t half = (size - first + 1) / 2;
+    detail::for_rest<kMost>(first, half, f);
+    first += half;
+  }
+  detail::for_rest<kMost>(first, size - first, f);
 }
 
 }  // namespace HETNET_CPU_NAMESPACE

@@ -1,5 +1,6 @@
 // The covariance: a diagonal plus a low-rank factor (per row or shared, scaled or not), which
-// turns noise into utilities (the noisy logits over the temperature). gradient.h is its backward.
+// turns noise into utilities (the noisy logits over the temperature). gradient.h is its backward,
+// class_covariance.h the same for classes along the lanes.
 #pragma once
 
 #include "cholesky.h"
@@ -8,16 +9,43 @@
 namespace hetnet {
 namespace HETNET_CPU_NAMESPACE {
 
-// One draw: a vector of samples (or of rows) of everything that is random.
-template <class T>
+// One draw: all that is random of some samples of a group of rows.
+template <class T, class Lanes>
 struct Draw {
-  const Vec<T>* eps;                  // classes
-  const Vec<T>* eta;                  // factors
-  const Vec<T>* scaled_eta;           // factors: eta times the factor scale
-  const Vec<T>* utility;              // classes
-  typename lane<Vec<T>>::Mask valid;  // lanes that stand for a sample
+  using V = Vec<T>;
+  int64_t sample;                // the first
+  int64_t filled_slices;         // slices that stand for samples
+  int64_t vectors;               // a slice's, for the classes
+  const V* utility;              // [slice][vector]
+  const T* normals;              // of a slice: eps, a vector for each of `vectors`,
+  const T* eta;                  // and eta, a vector a factor, or a number where classes lie along the lanes
+  int64_t stride;                // from one slice's normals to the next's
+  typename lane<V>::Mask valid;  // lanes that stand for a sample
   bool all_valid;
-  int64_t sample;  // the draw's first
+
+  HETNET_INLINE int64_t slices() const { return Lanes::most_slices == 1 ? 1 : filled_slices; }
+  HETNET_INLINE V eps(int64_t slice, int64_t vector) const {
+    return lane<V>::load(normals + slice * stride + vector * lane<V>::width);
+  }
+};
+
+// Of a center and of noise that was summed on its own, since the center may be much larger. The
+// center, the location over the temperature, is kept in two parts: so the only rounding in the
+// utility's last place is that of one sum, which differs from sample to sample.
+template <class T>
+struct Center {
+  Vec<T> high, low;
+
+  Center() = default;
+  // `zero` is NaN where the parameters of the noise are not finite.
+  HETNET_INLINE Center(Vec<T> loc, Vec<T> temperature, Vec<T> zero) : high(loc / temperature) {
+    using L = lane<Vec<T>>;
+    const Vec<T> rest = product_residual(loc, high, temperature) / temperature;
+    low = zero + L::select(rest == rest, rest, Vec<T>{});  // NaN where the location is infinite
+  }
+  HETNET_INLINE Vec<T> utility(Vec<T> noise, Vec<T> inverse_temperature) const {
+    return lane<Vec<T>>::fmadd(noise, inverse_temperature, low) + high;
+  }
 };
 
 template <class T, class Lanes>
@@ -36,8 +64,7 @@ class Sampler {
         lower_(head.cholesky ? head.classes * head.classes : 0),
         noise_(head.classes + head.factors + 3),
         scaled_eta_(head.factor_scale ? head.factors : 0),
-        mean_high_(head.classes),
-        mean_low_(head.classes),
+        center_(head.classes),
         utility_(head.classes) {}
 
   // Moves on to another group of rows.
@@ -59,17 +86,13 @@ class Sampler {
     }
     if (head_.cholesky) factorize();
     const V temperature = splat<V>(head_.temperature);
-    for (int64_t k = 0; k < classes; ++k) {
-      mean_high_[k] = loc_[k] / temperature;
-      const V low = product_residual(loc_[k], mean_high_[k], temperature) / temperature;
-      mean_low_[k] = zero + lane<V>::select(low == low, low, V{});  // NaN where the location is infinite
-    }
+    for (int64_t k = 0; k < classes; ++k) center_[k] = Center<T>(loc_[k], temperature, zero);
   }
 
   const Lanes& lanes() const { return lanes_; }
 
   // The utilities of samples `sample`, `sample` + 1, ... up to the number of lanes.
-  Draw<T> draw(int64_t sample) {
+  Draw<T, Lanes> draw(int64_t sample) {
     const int64_t classes = head_.classes, factors = head_.factors;
     const int64_t dimensions = head_.cholesky ? classes : classes + factors;
     fill_normals<T>(keys_, lanes_.position(head_, sample), dimensions, noise_.get());
@@ -97,11 +120,19 @@ class Sampler {
         set_utilities<kCount>(k, noise);
       });
     }
-    return {noise_.get(), eta, scaled_eta, utility_.get(), lanes_.valid(head_, sample), lanes_.all_valid(head_, sample),
-            sample};
+    return {sample,
+            1,
+            classes,
+            utility_.get(),
+            reinterpret_cast<const T*>(noise_.get()),
+            reinterpret_cast<const T*>(eta),
+            0,
+            lanes_.valid(head_, sample),
+            lanes_.all_valid(head_, sample)};
   }
 
   HETNET_INLINE V factor(int64_t k, int64_t r) const { return factor_[k * head_.factors + r]; }
+  HETNET_INLINE V factor_scale(int64_t r) const { return factor_scale_[r]; }
 
  private:
   // In double precision: what rounding leaves of a singular covariance is as small as its root.
@@ -128,14 +159,10 @@ class Sampler {
       for (int j = 0; j < kCount; ++j) noise[j] = lane<V>::fmadd(matrix(j, i), normals[i], noise[j]);
   }
 
-  // The noise was summed on its own before it meets the location, which may be much larger, and
-  // the location over the temperature is kept in two parts: so the only rounding in the
-  // utility's last place is that of one sum, which differs from sample to sample.
   template <int kCount>
   HETNET_INLINE void set_utilities(int64_t k, const V (&noise)[kCount]) {
     const V inverse_temperature = splat<V>(1 / head_.temperature);
-    for (int j = 0; j < kCount; ++j)
-      utility_[k + j] = lane<V>::fmadd(noise[j], inverse_temperature, mean_low_[k + j]) + mean_high_[k + j];
+    for (int j = 0; j < kCount; ++j) utility_[k + j] = center_[k + j].utility(noise[j], inverse_temperature);
   }
 
   const Head<T>& head_;
@@ -145,7 +172,7 @@ class Sampler {
   Buffer<typename Lanes::Number> lower_;  // Cholesky factor, where it is asked for
   Buffer<V> noise_;                       // eps, then eta
   Buffer<V> scaled_eta_;
-  Buffer<V> mean_high_, mean_low_;  // location over temperature: rounded, and what that left
+  Buffer<Center<T>> center_;
   Buffer<V> utility_;
 };
 

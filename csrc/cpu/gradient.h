@@ -2,7 +2,7 @@
 // parameters, summed over the samples.
 #pragma once
 
-#include "covariance.h"
+#include "class_covariance.h"
 
 namespace hetnet {
 namespace HETNET_CPU_NAMESPACE {
@@ -11,9 +11,161 @@ namespace HETNET_CPU_NAMESPACE {
 // the factor's gradient.
 constexpr int64_t kPendingDraws = 8;
 
-// The sum over samples of delta_k eta_r, a matrix of classes x factors for each row.
+// A gradient times a parameter. A gradient of 0 stays 0, whatever the parameter of a row that
+// does not count.
+template <class X>
+HETNET_INLINE X times(X gradient, X parameter) {
+  return lane<X>::select(gradient == X{}, X{}, gradient * parameter);
+}
+
+// The sum over samples of delta_k eta_r, a matrix of classes x factors for each row: of the
+// gradient of utilities with the noise of the factors. With the factor scale f it gives the
+// gradients of both: f_r times it, and sum_k F_kr times it.
 template <class T, class Lanes>
 class OuterProduct;
+
+// The sum where classes lie along the lanes, and its totals: row-major.
+template <class T>
+class ClassOuterProduct {
+  using V = Vec<T>;
+  static constexpr int64_t kWidth = lane<V>::width;
+
+ public:
+  ClassOuterProduct(int64_t classes, int64_t factors)
+      : classes_(classes),
+        factors_(factors),
+        vectors_(factors > 0 ? ClassLanes<T>::vectors(classes) : 0),
+        sum_(vectors_ * factors) {}
+
+  int64_t vectors() const { return vectors_; }
+
+  void clear() {
+    for (int64_t i = 0; i < vectors_ * factors_; ++i) sum_[i] = V{};
+  }
+
+  // Adds delta(draw, sample, vector) times the number eta(draw, sample, factor).
+  template <class Delta, class Eta>
+  void add(int64_t draws, int64_t samples, const Delta& delta, const Eta& eta) {
+    for_blocks<2>(vectors_, [&](int64_t c, auto vectors) {
+      constexpr int kVectors = decltype(vectors)::value;
+      for_blocks<kBlock / kVectors>(factors_, [&](int64_t r, auto factors) {
+        constexpr int kFactors = decltype(factors)::value;
+        V sum[kVectors][kFactors] = {};
+        for (int64_t d = 0; d < draws; ++d)
+          for (int64_t s = 0; s < samples; ++s) {
+            V gradient[kVectors];
+            for (int i = 0; i < kVectors; ++i) gradient[i] = delta(d, s, c + i);
+            for (int j = 0; j < kFactors; ++j) {
+              const V normal = splat<V>(eta(d, s, r + j));
+              for (int i = 0; i < kVectors; ++i) sum[i][j] = lane<V>::fmadd(gradient[i], normal, sum[i][j]);
+            }
+          }
+        for (int i = 0; i < kVectors; ++i)
+          for (int j = 0; j < kFactors; ++j) sum_[(c + i) * factors_ + r + j] += sum[i][j];
+      });
+    });
+  }
+
+  void finish(double* totals) const {
+    // Whole vectors are stored. What they hold beyond the last factor lands in the next class's first
+    // ones, which are stored later: the last factors go first.
+    for (int64_t c = 0; c < vectors_; ++c)
+      for (int64_t r = (factors_ - 1) / kWidth * kWidth; r >= 0; r -= kWidth) {
+        V square[kWidth] = {};
+        for (int64_t i = 0; i < kWidth && r + i < factors_; ++i) square[i] = sum_[c * factors_ + r + i];
+        lane<V>::transpose(square);
+        for (int64_t l = 0; l < kWidth; ++l) {
+          const int64_t at = (c * kWidth + l) * factors_ + r, room = classes_ * factors_ - at;
+          if (room >= kWidth)
+            store_doubles(totals + at, square[l]);
+          else
+            for (int64_t i = 0; i < room; ++i) totals[at + i] = square[l][i];
+        }
+      }
+  }
+
+  // Stores the gradients of the factor and its scale, `by` times those of the totals. The gradient
+  // of a factor that all rows share is added to `shared`.
+  static void store(const Head<T>& head, int64_t row, const double* totals, double by, const HeadGradient<T>& grad,
+                    double* shared) {
+    const int64_t size = head.classes * head.factors;
+    if (head.factor_scale) {
+      Buffer<double> scaled(size);
+      store_factor_scale(head, row, totals, by, scaled.get(), grad);
+      add_or_store(head, row, scaled.get(), by, grad, shared);
+    } else {
+      add_or_store(head, row, totals, by, grad, shared);
+    }
+  }
+
+ private:
+  static void add_or_store(const Head<T>& head, int64_t row, const double* totals, double by,
+                           const HeadGradient<T>& grad, double* shared) {
+    const int64_t size = head.classes * head.factors;
+    if (head.shared_factor) {
+      for (int64_t i = 0; i < size; ++i) shared[i] += totals[i] * by;
+    } else {
+      T* out = grad.factor + row * size;
+      for (int64_t i = 0; i < size; ++i) out[i] = static_cast<T>(totals[i] * by);
+    }
+  }
+
+  // Stores the gradient of the factor scale, and writes the totals times it to `scaled`.
+  static void store_factor_scale(const Head<T>& head, int64_t row, const double* totals, double by, double* scaled,
+                                 const HeadGradient<T>& grad) {
+    const int64_t factors = head.factors;
+    const T* factor = head.factor.data + row * head.factor.row_stride;
+    const T* factor_scale = head.factor_scale.data + row * head.factor_scale.row_stride;
+    Buffer<double> sum(factors);
+    for (int64_t r = 0; r < factors; ++r) sum[r] = 0;
+    for (int64_t k = 0; k < head.classes; ++k)
+      for (int64_t r = 0; r < factors; ++r) {
+        const double total = totals[k * factors + r];
+        sum[r] += times(total, static_cast<double>(factor[k * factors + r]));
+        scaled[k * factors + r] = times(total, static_cast<double>(factor_scale[r]));
+      }
+    for (int64_t r = 0; r < factors; ++r) grad.factor_scale[row * factors + r] = static_cast<T>(sum[r] * by);
+  }
+
+  // Stores a vector's numbers as doubles.
+  static void store_doubles(double* out, V numbers) {
+    using Part = typename vec_of<T>::as_many_as_doubles;
+    for (std::size_t part = 0; part < sizeof(V) / sizeof(Part); ++part) {
+      Part from;
+      std::memcpy(&from, reinterpret_cast<const char*>(&numbers) + part * sizeof(from), sizeof(from));
+      lane<DoubleVec>::store(out + part * lane<DoubleVec>::width, __builtin_convertvector(from, DoubleVec));
+    }
+  }
+
+  int64_t classes_, factors_, vectors_;
+  Buffer<V> sum_;  // [vector][factor]
+};
+
+template <class T>
+class OuterProduct<T, ClassLanes<T>> {
+  using V = Vec<T>;
+
+ public:
+  OuterProduct(int64_t classes, int64_t factors) : product_(classes, factors) {}
+
+  void clear() { product_.clear(); }
+
+  void add(const V* delta, const Draw<T, ClassLanes<T>>& draw) {
+    product_.add(
+        1, draw.slices(), [&](int64_t, int64_t s, int64_t c) { return delta[s * draw.vectors + c]; },
+        [&](int64_t, int64_t s, int64_t r) { return draw.eta[s * draw.stride + r]; });
+  }
+
+  void finish(double* totals) { product_.finish(totals); }
+
+  static void store(const Head<T>& head, const Sampler<T, ClassLanes<T>>& sampler, const double* totals, double by,
+                    const HeadGradient<T>& grad, double* shared) {
+    ClassOuterProduct<T>::store(head, sampler.lanes().row, totals, by, grad, shared);
+  }
+
+ private:
+  ClassOuterProduct<T> product_;
+};
 
 // Lanes are samples, which the sum runs over: the gradients are transposed to have classes along
 // the lanes, so that the sums need none across them.
@@ -26,80 +178,50 @@ class OuterProduct<T, SampleLanes<T>> {
   OuterProduct(int64_t classes, int64_t factors)
       : classes_(classes),
         factors_(factors),
-        blocks_(factors > 0 ? (classes + kWidth - 1) / kWidth : 0),
-        delta_(blocks_ * kPendingDraws * kWidth),
-        eta_(kPendingDraws * factors),
-        sum_(blocks_ * factors) {}
+        product_(classes, factors),
+        delta_(product_.vectors() * kPendingDraws * kWidth),
+        eta_(kPendingDraws * factors * kWidth) {}
 
   void clear() {
     pending_ = 0;
-    for (int64_t i = 0; i < blocks_ * factors_; ++i) sum_[i] = V{};
+    product_.clear();
   }
 
-  void add(const V* delta, const V* eta) {
+  void add(const V* delta, const Draw<T, SampleLanes<T>>& draw) {
     if (factors_ == 0) return;
-    for (int64_t b = 0; b < blocks_; ++b) {
+    for (int64_t c = 0; c < product_.vectors(); ++c) {
       V block[kWidth];
-      for (int i = 0; i < kWidth; ++i) block[i] = b * kWidth + i < classes_ ? delta[b * kWidth + i] : V{};
+      for (int i = 0; i < kWidth; ++i) block[i] = c * kWidth + i < classes_ ? delta[c * kWidth + i] : V{};
       lane<V>::transpose(block);
-      V* out = &delta_[(b * kPendingDraws + pending_) * kWidth];
+      V* out = &delta_[(c * kPendingDraws + pending_) * kWidth];
       for (int i = 0; i < kWidth; ++i) out[i] = block[i];
     }
-    for (int64_t r = 0; r < factors_; ++r) eta_[pending_ * factors_ + r] = eta[r];
+    std::memcpy(&eta_[pending_ * factors_ * kWidth], draw.eta, sizeof(V) * static_cast<std::size_t>(factors_));
     if (++pending_ == kPendingDraws) flush();
   }
 
-  // The totals: block of classes, factor, class.
-  static int64_t totals(int64_t classes, int64_t factors) { return (classes + kWidth - 1) / kWidth * kWidth * factors; }
   void finish(double* totals) {
     flush();
-    for (int64_t i = 0; i < blocks_ * factors_; ++i)
-      for (int l = 0; l < kWidth; ++l) totals[i * kWidth + l] = sum_[i][l];
+    product_.finish(totals);
   }
-  // Stores totals times `factor` as a matrix of classes x factors, or adds them to one that all
-  // rows share.
-  static void store(const SampleLanes<T>& lanes, int64_t classes, int64_t factors, const double* totals, double factor,
-                    T* out) {
-    out += lanes.row * classes * factors;
-    for_elements(classes, factors,
-                 [&](int64_t element, int64_t i) { out[element] = static_cast<T>(totals[i] * factor); });
-  }
-  static void add(const SampleLanes<T>&, int64_t classes, int64_t factors, const double* totals, double factor,
-                  double* shared) {
-    for_elements(classes, factors, [&](int64_t element, int64_t i) { shared[element] += totals[i] * factor; });
+
+  static void store(const Head<T>& head, const Sampler<T, SampleLanes<T>>& sampler, const double* totals, double by,
+                    const HeadGradient<T>& grad, double* shared) {
+    ClassOuterProduct<T>::store(head, sampler.lanes().row, totals, by, grad, shared);
   }
 
  private:
-  // Calls f(place in the matrix, place in the totals) for every element.
-  template <class F>
-  static void for_elements(int64_t classes, int64_t factors, const F& f) {
-    for (int64_t first = 0; first < classes; first += kWidth) {
-      const int64_t count = classes - first < kWidth ? classes - first : kWidth;
-      for (int64_t r = 0; r < factors; ++r)
-        for (int64_t l = 0; l < count; ++l) f((first + l) * factors + r, first * factors + r * kWidth + l);
-    }
-  }
-
   void flush() {
-    for (int64_t b = 0; b < blocks_; ++b)
-      for_blocks(factors_, [&](int64_t first, auto count) {
-        constexpr int kCount = decltype(count)::value;
-        V sum[kCount] = {};
-        for (int64_t d = 0; d < pending_; ++d) {
-          const V* delta = &delta_[(b * kPendingDraws + d) * kWidth];
-          const T* eta = reinterpret_cast<const T*>(&eta_[d * factors_ + first]);
-          for (int s = 0; s < kWidth; ++s)
-            for (int j = 0; j < kCount; ++j) sum[j] = lane<V>::fmadd(delta[s], splat<V>(eta[j * kWidth + s]), sum[j]);
-        }
-        for (int j = 0; j < kCount; ++j) sum_[b * factors_ + first + j] += sum[j];
-      });
+    product_.add(
+        pending_, kWidth, [&](int64_t d, int64_t s, int64_t c) { return delta_[(c * kPendingDraws + d) * kWidth + s]; },
+        [&](int64_t d, int64_t s, int64_t r) { return eta_[(d * factors_ + r) * kWidth + s]; });
     pending_ = 0;
   }
 
-  int64_t classes_, factors_, blocks_, pending_ = 0;
-  Buffer<V> delta_;  // block of classes, pending draw, sample: classes along the lanes
-  Buffer<V> eta_;    // pending draw, factor: samples along the lanes
-  Buffer<V> sum_;    // block of classes, factor
+  int64_t classes_, factors_, pending_ = 0;
+  ClassOuterProduct<T> product_;
+  Buffer<V> delta_;  // [vector of classes][pending draw][sample]
+  Buffer<T> eta_;    // [pending draw][factor][sample]
 };
 
 // Lanes are rows: each has a sum of its own.
@@ -120,24 +242,40 @@ class OuterProduct<T, RowLanes<T>> {
     for (int64_t i = 0; i < classes_ * factors_; ++i) sum_[i] = V{};
   }
 
-  void add(const V* delta, const V* eta) {
+  void add(const V* delta, const Draw<T, RowLanes<T>>& draw) {
     if (factors_ == 0) return;
     for (int64_t k = 0; k < classes_; ++k) delta_[k * kPendingDraws + pending_] = delta[k];
-    for (int64_t r = 0; r < factors_; ++r) eta_[pending_ * factors_ + r] = eta[r];
+    std::memcpy(&eta_[pending_ * factors_], draw.eta, sizeof(V) * static_cast<std::size_t>(factors_));
     if (++pending_ == kPendingDraws) flush();
   }
 
-  static int64_t totals(int64_t classes, int64_t factors) { return classes * factors; }
   void finish(V* totals) {
     flush();
     for (int64_t i = 0; i < classes_ * factors_; ++i) totals[i] = sum_[i];
   }
-  static void store(const RowLanes<T>& lanes, int64_t classes, int64_t factors, const V* totals, V factor, T* out) {
-    lanes.put_run(out, classes * factors, totals, factor);
-  }
-  static void add(const RowLanes<T>& lanes, int64_t classes, int64_t factors, const V* totals, V factor,
-                  double* shared) {
-    for (int64_t i = 0; i < classes * factors; ++i) shared[i] += lanes.sum_over_rows(totals[i] * factor);
+
+  static void store(const Head<T>& head, const Sampler<T, RowLanes<T>>& sampler, const V* totals, V by,
+                    const HeadGradient<T>& grad, double* shared) {
+    const int64_t classes = head.classes, factors = head.factors;
+    const RowLanes<T>& lanes = sampler.lanes();
+    Buffer<V> scaled(head.factor_scale ? classes * factors : 0), dot(head.factor_scale ? factors : 0);
+    if (head.factor_scale) {
+      for (int64_t r = 0; r < factors; ++r) {
+        V sum{};
+        for (int64_t k = 0; k < classes; ++k) {
+          const V total = totals[k * factors + r];
+          sum += times(total, sampler.factor(k, r));
+          scaled[k * factors + r] = times(total, sampler.factor_scale(r));
+        }
+        dot[r] = sum;
+      }
+      lanes.put_run(grad.factor_scale, factors, dot.get(), by);
+      totals = scaled.get();
+    }
+    if (head.shared_factor)
+      for (int64_t i = 0; i < classes * factors; ++i) shared[i] += lanes.sum_over_rows(totals[i] * by);
+    else
+      lanes.put_run(grad.factor, classes * factors, totals, by);
   }
 
  private:
@@ -163,90 +301,82 @@ class OuterProduct<T, RowLanes<T>> {
 };
 
 // Sums over a chunk of samples of d(loss)/d(parameter), not yet divided by the temperature. Their
-// totals are in the order loc, scale, factor, factor scale, temperature.
+// totals are in the order loc, scale, temperature, outer product.
 template <class T, class Lanes>
 class GradientSums {
   using V = Vec<T>;
   using L = lane<V>;
   using Product = OuterProduct<T, Lanes>;
+  using X = typename Lanes::Total;
 
  public:
   explicit GradientSums(const Head<T>& head)
-      : head_(head), sums_(2 * head.classes + scaled_factors(head) + 1), factor_(head.classes, head.factors) {}
+      : head_(head),
+        vectors_(Lanes::vectors(head.classes)),
+        loc_(vectors_),
+        scale_(vectors_),
+        product_(head.classes, head.factors) {}
 
-  static int64_t totals(const Head<T>& head) {
-    return 2 * head.classes + Product::totals(head.classes, head.factors) + scaled_factors(head) + 1;
-  }
+  static int64_t totals(const Head<T>& head) { return 2 * head.classes + 1 + head.classes * head.factors; }
 
   void clear() {
-    for (int64_t i = 0; i < 2 * head_.classes + scaled_factors(head_) + 1; ++i) sums_[i] = V{};
-    factor_.clear();
+    for (int64_t c = 0; c < vectors_; ++c) loc_[c] = scale_[c] = V{};
+    along_utility_ = V{};
+    product_.clear();
   }
 
   // `delta` is the gradient of this draw's utilities. The temperature's gradient is that of
-  // utilities from `origin` on: where `delta` sums to zero, an origin near the large utilities
-  // spares it cancellation.
-  void add(const Sampler<T, Lanes>& sampler, const Draw<T>& draw, const V* __restrict delta, V origin) {
-    const int64_t classes = head_.classes, factors = head_.factors;
-    V* __restrict loc = sums_.get();
-    V* __restrict scale = loc + classes;
-    V* __restrict factor_scale = scale + classes;
-    V along_utility{};  // summed here first: a long sum in one place would round more
-    for (int64_t k = 0; k < classes; ++k) {
-      loc[k] += delta[k];
-      scale[k] = L::fmadd(delta[k], draw.eps[k], scale[k]);
-      // a masked class has utility -inf and gradient 0
-      const V utility = L::maximum(splat<V>(std::numeric_limits<T>::lowest()), draw.utility[k] - origin);
-      along_utility = L::fmadd(delta[k], utility, along_utility);
+  // utilities from origin[slice] on: where `delta` sums to zero, an origin near the large
+  // utilities spares it cancellation.
+  void add(const Draw<T, Lanes>& draw, const V* __restrict delta, const V* __restrict origin) {
+    V along_utility{};  // each is summed here first: a long sum in one place would round more
+    for (int64_t c = 0; c < vectors_; ++c) {
+      V loc{}, scale{}, along{};
+      for (int64_t s = 0; s < draw.slices(); ++s) {
+        const V gradient = delta[s * vectors_ + c];
+        loc += gradient;
+        scale = L::fmadd(gradient, draw.eps(s, c), scale);
+        // a masked class has utility -inf and gradient 0
+        const V utility = draw.utility[s * vectors_ + c] - origin[s];
+        const V finite = L::maximum(splat<V>(std::numeric_limits<T>::lowest()), utility);
+        along = L::fmadd(gradient, finite, along);
+      }
+      along_utility += along;
+      loc_[c] += loc;
+      scale_[c] += scale;
     }
-    factor_scale[scaled_factors(head_)] += along_utility;
-    factor_.add(delta, draw.scaled_eta);
-
-    if (head_.factor_scale)
-      for_blocks(factors, [&](int64_t first, auto count) {
-        constexpr int kCount = decltype(count)::value;
-        V sum[kCount] = {};
-        for (int64_t k = 0; k < classes; ++k)
-          for (int j = 0; j < kCount; ++j) sum[j] = L::fmadd(delta[k], sampler.factor(k, first + j), sum[j]);
-        for (int j = 0; j < kCount; ++j)
-          factor_scale[first + j] = L::fmadd(draw.eta[first + j], sum[j], factor_scale[first + j]);
-      });
+    along_utility_ += along_utility;
+    product_.add(delta, draw);
   }
 
-  void collapse(typename Lanes::Total* totals) {
-    const int64_t classes = head_.classes, product = Product::totals(classes, head_.factors);
-    Lanes::over_samples(sums_.get(), 2 * classes, totals);
-    factor_.finish(totals + 2 * classes);
-    Lanes::over_samples(&sums_[2 * classes], scaled_factors(head_) + 1, totals + 2 * classes + product);
+  void collapse(X* totals) {
+    Lanes::class_totals(loc_.get(), head_.classes, totals);
+    Lanes::class_totals(scale_.get(), head_.classes, totals + head_.classes);
+    totals[2 * head_.classes] = Lanes::lane_total(along_utility_);
+    product_.finish(totals + 2 * head_.classes + 1);
   }
 
-  // Stores the totals of a group of rows, times `factor`. What several rows share is added to
+  // Stores the totals of the sampler's rows, times `factor`. What several rows share is added to
   // `shared`: the factor where it is shared, then the temperature.
-  using X = typename Lanes::Total;
-  static void store(const Head<T>& head, const Lanes& lanes, const X* totals, X factor, const HeadGradient<T>& grad,
-                    double* shared) {
-    const int64_t classes = head.classes, factors = head.factors;
-    const X scale = factor / splat<X>(head.temperature);
-    lanes.put_run(grad.loc, classes, totals, scale);
-    lanes.put_run(grad.scale, classes, totals + classes, scale);
-    totals += 2 * classes;
-    if (head.shared_factor)
-      Product::add(lanes, classes, factors, totals, scale, shared);
-    else
-      Product::store(lanes, classes, factors, totals, scale, grad.factor);
-    totals += Product::totals(classes, factors);
-    lanes.put_run(grad.factor_scale, scaled_factors(head), totals, scale);
-    shared[shared_size(head) - 1] -= lanes.sum_over_rows(totals[scaled_factors(head)] * scale);
+  static void store(const Head<T>& head, const Sampler<T, Lanes>& sampler, const X* totals, X factor,
+                    const HeadGradient<T>& grad, double* shared) {
+    const Lanes& lanes = sampler.lanes();
+    const X by = factor / splat<X>(head.temperature);
+    lanes.put_run(grad.loc, head.classes, totals, by);
+    lanes.put_run(grad.scale, head.classes, totals + head.classes, by);
+    totals += 2 * head.classes;
+    shared[shared_size(head) - 1] -= lanes.sum_over_rows(totals[0] * by);
+    if (head.factors > 0) Product::store(head, sampler, totals + 1, by, grad, shared);
   }
 
   static int64_t shared_size(const Head<T>& head) { return (head.shared_factor ? head.classes * head.factors : 0) + 1; }
 
  private:
-  static int64_t scaled_factors(const Head<T>& head) { return head.factor_scale ? head.factors : 0; }
-
   const Head<T>& head_;
-  Buffer<V> sums_;  // loc, scale, factor scale, temperature
-  Product factor_;
+  int64_t vectors_;
+  Buffer<V> loc_, scale_;
+  V along_utility_;
+  Product product_;
 };
 
 }  // namespace HETNET_CPU_NAMESPACE

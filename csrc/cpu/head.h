@@ -51,9 +51,11 @@ struct Kernels {
   // out: samples x rows x classes
   void (*sample_logits)(const Head<T>& head, T* out);
   void (*sample_logits_backward)(const Head<T>& head, const T* grad_out, const HeadGradient<T>& grad);
-  // out: rows x classes
-  void (*log_probs)(const Head<T>& head, T* out);
-  void (*log_probs_backward)(const Head<T>& head, const T* grad_out, const T* log_probs, const HeadGradient<T>& grad);
+  // log_probs, probs: rows x classes. The backward takes both: what rounding leaves of a
+  // log-probability far from 0 does not give back its exponential.
+  void (*log_probs)(const Head<T>& head, T* log_probs, T* probs);
+  void (*log_probs_backward)(const Head<T>& head, const T* grad_out, const T* log_probs, const T* probs,
+                             const HeadGradient<T>& grad);
   // loss: rows, weighted. With `grad`, the gradients of its sum as well, in the same pass.
   void (*nll)(const Head<T>& head, const NllTarget<T>& target, T* loss, const HeadGradient<T>* grad);
   // mean, variance: rows x classes; entropy: rows

@@ -35,9 +35,10 @@ inline int64_t grain(int64_t nanoseconds_each) {
 
 // Adds samples begin .. end-1 of the sampler's group of rows, and collapses them to totals.
 template <class T, class Lanes, class State>
-void reduce_chunk(Sampler<T, Lanes>& sampler, State& state, int64_t begin, int64_t end, typename Lanes::Total* totals) {
+void reduce_chunk(const Head<T>& head, Sampler<T, Lanes>& sampler, State& state, int64_t begin, int64_t end,
+                  typename Lanes::Total* totals) {
   state.clear();
-  for (int64_t s = begin; s < end; s += Lanes::samples_per_draw) state.add(sampler, sampler.draw(s));
+  for (int64_t s = begin; s < end; s += Lanes::samples_per_draw(head)) state.add(sampler, sampler.draw(s));
   state.collapse(end - begin, totals);
 }
 
@@ -46,12 +47,12 @@ template <class T, class Reduction>
 void reduce_samples(const Head<T>& head, Sampler<T, RowLanes<T>>& sampler, const Reduction& reduction, bool /*split*/,
                     Vec<T>* totals) {
   typename Reduction::State state(reduction);
-  reduce_chunk(sampler, state, 0, head.samples, totals);
+  reduce_chunk(head, sampler, state, 0, head.samples, totals);
 }
 
 // With `split` the threads share the samples.
-template <class T, class Reduction>
-void reduce_samples(const Head<T>& head, Sampler<T, SampleLanes<T>>& sampler, const Reduction& reduction, bool split,
+template <class T, class Lanes, class Reduction>
+void reduce_samples(const Head<T>& head, Sampler<T, Lanes>& sampler, const Reduction& reduction, bool split,
                     double* totals) {
   const int64_t chunks = (head.samples + kChunk - 1) / kChunk;
   const auto end_of = [&](int64_t chunk) { return chunk + 1 < chunks ? (chunk + 1) * kChunk : head.samples; };
@@ -60,9 +61,9 @@ void reduce_samples(const Head<T>& head, Sampler<T, SampleLanes<T>>& sampler, co
   if (!split) {
     typename Reduction::State state(reduction);
     Buffer<double> later(chunks > 1 ? size : 0);
-    reduce_chunk(sampler, state, 0, end_of(0), totals);
+    reduce_chunk(head, sampler, state, 0, end_of(0), totals);
     for (int64_t c = 1; c < chunks; ++c) {
-      reduce_chunk(sampler, state, c * kChunk, end_of(c), later.get());
+      reduce_chunk(head, sampler, state, c * kChunk, end_of(c), later.get());
       reduction.merge(later.get(), totals);
     }
     return;
@@ -72,11 +73,11 @@ void reduce_samples(const Head<T>& head, Sampler<T, SampleLanes<T>>& sampler, co
   for (int64_t first = 0; first < chunks; first += kChunksAtOnce) {
     const int64_t count = chunks - first < kChunksAtOnce ? chunks - first : kChunksAtOnce;
     parallel_for(count, grain(nanoseconds(head, 1, kChunk)), [&](int64_t begin, int64_t end) {
-      Sampler<T, SampleLanes<T>> own(head);
+      Sampler<T, Lanes> own(head);
       own.bind(sampler.lanes());
       typename Reduction::State state(reduction);
       for (int64_t c = begin; c < end; ++c)
-        reduce_chunk(own, state, (first + c) * kChunk, end_of(first + c), &chunk_totals[c * size]);
+        reduce_chunk(head, own, state, (first + c) * kChunk, end_of(first + c), &chunk_totals[c * size]);
     });
     for (int64_t c = 0; c < count; ++c) {
       if (first + c == 0)
@@ -119,7 +120,7 @@ void for_each_group(const Head<T>& head, const Body& body) {
 }
 
 template <class T, class Lanes>
-void log_probs(const Head<T>& head, T* out) {
+void log_probs(const Head<T>& head, T* log_probs, T* probs) {
   using V = Vec<T>;
   using X = typename Lanes::Total;
   using L = lane<X>;
@@ -130,28 +131,32 @@ void log_probs(const Head<T>& head, T* out) {
     const X per_sample = splat<X>(1) / splat<X>(static_cast<T>(head.samples));
     const X minus_infinity = splat<X>(-std::numeric_limits<T>::infinity());
 
-    reduce_samples(head, sampler, ProbabilitySum<T, Lanes>(head), split, totals.get());
+    reduce_samples(head, sampler, ProbabilitySum<T, Lanes>{head}, split, totals.get());
     typename L::Mask underflows{};
     for (int64_t k = 0; k < classes; ++k) {
-      log_prob[k] = log_or_limit(totals[k] * per_sample);
+      const X prob = totals[k] * per_sample;
+      lanes.put(probs, classes, k, prob);
+      log_prob[k] = log_or_limit(prob);
       const X largest = totals[classes + k];
       underflows = underflows | ((largest < splat<X>(kSmallestLogProbability)) & (largest > minus_infinity));
     }
 
     if (L::any(underflows)) {
-      Buffer<V> reference(classes);
+      const int64_t vectors = Lanes::vectors(classes);
+      Buffer<V> reference(vectors);
       Buffer<X> relative(classes);
+      fill(reference, vectors, 0);
       for (int64_t k = 0; k < classes; ++k) {
         const X largest = totals[classes + k];
-        reference[k] = lanes.spread(L::select(largest > minus_infinity, largest, X{}));
+        Lanes::set(reference.get(), k, L::select(largest > minus_infinity, largest, X{}));
       }
-      reduce_samples(head, sampler, RelativeProbabilitySum<T, Lanes>(head, reference.get()), split, relative.get());
+      reduce_samples(head, sampler, RelativeProbabilitySum<T, Lanes>{head, reference.get()}, split, relative.get());
       for (int64_t k = 0; k < classes; ++k) {
-        const X exact = lanes.total(reference[k]) + log_or_limit(relative[k] * per_sample);
+        const X exact = Lanes::at(reference.get(), k) + log_or_limit(relative[k] * per_sample);
         log_prob[k] = L::select(underflows, exact, log_prob[k]);
       }
     }
-    for (int64_t k = 0; k < classes; ++k) lanes.put(out, classes, k, log_prob[k]);
+    for (int64_t k = 0; k < classes; ++k) lanes.put(log_probs, classes, k, log_prob[k]);
   });
 }
 
@@ -161,7 +166,7 @@ void statistics(const Head<T>& head, T* mean, T* variance, T* entropy) {
   const int64_t classes = head.classes;
   for_each_group<Lanes>(head, [&](Sampler<T, Lanes>& sampler, bool split) {
     const Lanes& lanes = sampler.lanes();
-    const Statistics<T, Lanes> reduction(head);
+    const Statistics<T, Lanes> reduction{head};
     Buffer<X> totals(reduction.totals());
     reduce_samples(head, sampler, reduction, split, totals.get());
     const X per_sample = splat<X>(1) / splat<X>(static_cast<T>(head.samples));
@@ -186,9 +191,11 @@ void sample_logits(const Head<T>& head, T* out) {
                    sampler.bind(lanes);
                    const int64_t first = item % chunks * kChunk;
                    const int64_t last = first + kChunk < head.samples ? first + kChunk : head.samples;
-                   for (int64_t s = first; s < last; s += Lanes::samples_per_draw) {
-                     const Draw<T> draw = sampler.draw(s);
-                     for (int64_t k = 0; k < head.classes; ++k) lanes.scatter(head, s, k, draw.utility[k], out);
+                   for (int64_t s = first; s < last; s += Lanes::samples_per_draw(head)) {
+                     const Draw<T, Lanes> draw = sampler.draw(s);
+                     for (int64_t slice = 0; slice < draw.slices(); ++slice)
+                       for (int64_t c = 0; c < draw.vectors; ++c)
+                         lanes.scatter(head, s + slice, c, draw.utility[slice * draw.vectors + c], out);
                    }
                  }
                });
@@ -228,32 +235,34 @@ void sample_logits_backward(const Head<T>& head, const T* grad_out, const HeadGr
   reduce_gradient<T, Lanes>(head, grad, [&](Sampler<T, Lanes>& sampler, bool split, double* shared) {
     Buffer<X> sums(GradientSums<T, Lanes>::totals(head));
     reduce_samples(head, sampler, GivenGradientSum<T, Lanes>{head, grad_out}, split, sums.get());
-    GradientSums<T, Lanes>::store(head, sampler.lanes(), sums.get(), splat<X>(1), grad, shared);
+    GradientSums<T, Lanes>::store(head, sampler, sums.get(), splat<X>(1), grad, shared);
   });
 }
 
 template <class T, class Lanes>
-void log_probs_backward(const Head<T>& head, const T* grad_out, const T* log_probs, const HeadGradient<T>& grad) {
+void log_probs_backward(const Head<T>& head, const T* grad_out, const T* log_probs, const T* probs,
+                        const HeadGradient<T>& grad) {
   using V = Vec<T>;
   using X = typename Lanes::Total;
   using L = lane<V>;
-  const int64_t classes = head.classes;
+  const int64_t classes = head.classes, vectors = Lanes::vectors(classes);
   reduce_gradient<T, Lanes>(head, grad, [&](Sampler<T, Lanes>& sampler, bool split, double* shared) {
     const Lanes& lanes = sampler.lanes();
     Buffer<X> sums(GradientSums<T, Lanes>::totals(head));
-    typename Lanes::View upstream(classes), result(classes);
+    typename Lanes::View upstream(classes), result(classes), prob(classes);
     upstream.bind(lanes, RowData<T>{grad_out, classes}, classes);
     result.bind(lanes, RowData<T>{log_probs, classes}, classes);
+    prob.bind(lanes, RowData<T>{probs, classes}, classes);
 
     const V minus_infinity = splat<V>(-std::numeric_limits<T>::infinity());
     const V per_sample = splat<V>(1 / static_cast<T>(head.samples));
-    Buffer<V> weight(classes), log_prob(classes);
+    Buffer<V> weight(vectors), log_prob(vectors);
     typename L::Mask underflows{};
-    for (int64_t k = 0; k < classes; ++k) {
-      const V lp = result[k];
+    for (int64_t c = 0; c < vectors; ++c) {
+      const V lp = result[c];
       const auto possible = lp != minus_infinity;  // true for NaN
-      log_prob[k] = L::select(possible, lp, V{});
-      weight[k] = L::select(possible, upstream[k] * per_sample / exp(log_prob[k]), V{});
+      log_prob[c] = L::select(possible, lp, V{});
+      weight[c] = L::select(prob[c] != V{}, upstream[c] * per_sample / prob[c], V{});
       underflows = underflows | (possible & (lp < splat<V>(kSmallestLogProbability)));
     }
     const LogProbGradientSum<T, Lanes, false> direct{head, weight.get(), log_prob.get()};
@@ -262,10 +271,12 @@ void log_probs_backward(const Head<T>& head, const T* grad_out, const T* log_pro
       // The ratios p_sk / p_k are taken relative to their own sum: log p_k is rounded, and far
       // from zero that is too much for its exponential.
       Buffer<X> ratio_sum(classes);
-      reduce_samples(head, sampler, RelativeProbabilitySum<T, Lanes>(head, log_prob.get()), split, ratio_sum.get());
-      Buffer<V> relative_weight(classes);
-      for (int64_t k = 0; k < classes; ++k)
-        relative_weight[k] = L::select(result[k] != minus_infinity, upstream[k] / lanes.spread(ratio_sum[k]), V{});
+      reduce_samples(head, sampler, RelativeProbabilitySum<T, Lanes>{head, log_prob.get()}, split, ratio_sum.get());
+      Buffer<V> relative_weight(vectors);
+      fill(relative_weight, vectors, 1);
+      for (int64_t k = 0; k < classes; ++k) Lanes::set(relative_weight.get(), k, ratio_sum[k]);
+      for (int64_t c = 0; c < vectors; ++c)
+        relative_weight[c] = L::select(result[c] != minus_infinity, upstream[c] / relative_weight[c], V{});
       const LogProbGradientSum<T, Lanes, true> relative{head, relative_weight.get(), log_prob.get()};
       if constexpr (Lanes::rows_per_group == 1) {
         reduce_samples(head, sampler, relative, split, sums.get());
@@ -276,7 +287,7 @@ void log_probs_backward(const Head<T>& head, const T* grad_out, const T* log_pro
         for (int64_t i = 0; i < relative.totals(); ++i) sums[i] = L::select(underflows, exact[i], sums[i]);
       }
     }
-    GradientSums<T, Lanes>::store(head, lanes, sums.get(), splat<X>(1), grad, shared);
+    GradientSums<T, Lanes>::store(head, sampler, sums.get(), splat<X>(1), grad, shared);
   });
 }
 
@@ -312,7 +323,7 @@ void nll_group(const Head<T>& head, const NllTarget<T>& target, Sampler<T, Lanes
   if constexpr (kGradient) {
     for (int64_t i = 2; i < size; ++i) totals[i] = L::select(counts, totals[i], X{});
     const X factor = L::select(counts & (sum != X{}), weight / sum, X{});
-    GradientSums<T, Lanes>::store(head, lanes, &totals[2], factor, *grad, shared);
+    GradientSums<T, Lanes>::store(head, sampler, &totals[2], factor, *grad, shared);
   }
 }
 
@@ -328,9 +339,16 @@ void nll(const Head<T>& head, const NllTarget<T>& target, T* loss, const HeadGra
     });
 }
 
-// Rows go along the lanes where there are few samples and the transposed parameters stay in
-// the first-level cache. The choice depends on neither the number of rows nor of threads, so
-// that a row's result does not either.
+// Which lanes a head takes depends on neither the number of rows nor of threads, so that a row's
+// result does not either.
+
+// Where the classes fill many vectors. With fewer, the other two are as fast or faster.
+template <class T>
+bool classes_along_lanes(const Head<T>& head) {
+  return head.classes >= 128 && !head.cholesky;
+}
+
+// Where there are few samples and the transposed parameters stay in the first-level cache.
 template <class T>
 bool rows_along_lanes(const Head<T>& head) {
   constexpr int64_t kWidth = lane<Vec<T>>::width;
@@ -338,30 +356,49 @@ bool rows_along_lanes(const Head<T>& head) {
   return head.samples < kWidth || (head.samples < 4 * kWidth && tile_bytes <= 16384);
 }
 
-#define HETNET_CHOOSE_LANES(kernel, head, ...) \
-  rows_along_lanes(head) ? kernel<T, RowLanes<T>>(head, __VA_ARGS__) : kernel<T, SampleLanes<T>>(head, __VA_ARGS__)
+template <class Lanes>
+struct Along {
+  using type = Lanes;
+};
+
+// Calls kernel(Along<Lanes>()) with the lanes for a head.
+template <class T, class Kernel>
+void choose_lanes(const Head<T>& head, const Kernel& kernel) {
+  if (classes_along_lanes(head))
+    kernel(Along<ClassLanes<T>>());
+  else if (rows_along_lanes(head))
+    kernel(Along<RowLanes<T>>());
+  else
+    kernel(Along<SampleLanes<T>>());
+}
 
 template <class T>
 Kernels<T> kernel_table() {
   return {
-      [](const Head<T>& head, T* out) { HETNET_CHOOSE_LANES(sample_logits, head, out); },
-      [](const Head<T>& head, const T* grad_out, const HeadGradient<T>& grad) {
-        HETNET_CHOOSE_LANES(sample_logits_backward, head, grad_out, grad);
+      [](const Head<T>& head, T* out) {
+        choose_lanes(head, [&](auto along) { sample_logits<T, typename decltype(along)::type>(head, out); });
       },
-      [](const Head<T>& head, T* out) { HETNET_CHOOSE_LANES(log_probs, head, out); },
-      [](const Head<T>& head, const T* grad_out, const T* lp, const HeadGradient<T>& grad) {
-        HETNET_CHOOSE_LANES(log_probs_backward, head, grad_out, lp, grad);
+      [](const Head<T>& head, const T* grad_out, const HeadGradient<T>& grad) {
+        choose_lanes(
+            head, [&](auto along) { sample_logits_backward<T, typename decltype(along)::type>(head, grad_out, grad); });
+      },
+      [](const Head<T>& head, T* lp, T* probs) {
+        choose_lanes(head, [&](auto along) { log_probs<T, typename decltype(along)::type>(head, lp, probs); });
+      },
+      [](const Head<T>& head, const T* grad_out, const T* lp, const T* probs, const HeadGradient<T>& grad) {
+        choose_lanes(head, [&](auto along) {
+          log_probs_backward<T, typename decltype(along)::type>(head, grad_out, lp, probs, grad);
+        });
       },
       [](const Head<T>& head, const NllTarget<T>& target, T* loss, const HeadGradient<T>* grad) {
-        HETNET_CHOOSE_LANES(nll, head, target, loss, grad);
+        choose_lanes(head, [&](auto along) { nll<T, typename decltype(along)::type>(head, target, loss, grad); });
       },
       [](const Head<T>& head, T* mean, T* variance, T* entropy) {
-        HETNET_CHOOSE_LANES(statistics, head, mean, variance, entropy);
+        choose_lanes(head,
+                     [&](auto along) { statistics<T, typename decltype(along)::type>(head, mean, variance, entropy); });
       },
   };
 }
-
-#undef HETNET_CHOOSE_LANES
 
 }  // namespace HETNET_CPU_NAMESPACE
 }  // namespace hetnet

@@ -15,63 +15,88 @@ namespace HETNET_CPU_NAMESPACE {
 // own largest term, since the probabilities themselves come near underflow.
 constexpr int kSmallestLogProbability = -64;
 
-// A sum and, where asked for, a maximum over the samples for each class. The totals are the
-// sums, then the maxima.
-template <class T, class Lanes>
-class ClassSums {
-  using V = Vec<T>;
-
- public:
-  ClassSums(int64_t sums, int64_t maxima) : sums_(sums), maxima_(maxima), vectors_(sums + maxima) {}
-
-  void clear() {
-    for (int64_t i = 0; i < sums_; ++i) vectors_[i] = V{};
-    for (int64_t i = 0; i < maxima_; ++i) vectors_[sums_ + i] = splat<V>(-std::numeric_limits<T>::infinity());
-  }
-  V& sum(int64_t i) { return vectors_[i]; }
-  V& maximum(int64_t i) { return vectors_[sums_ + i]; }
-
-  void collapse(typename Lanes::Total* totals) const {
-    Lanes::over_samples(vectors_.get(), sums_, totals);
-    for (int64_t i = sums_; i < sums_ + maxima_; ++i) totals[i] = Lanes::max_over_samples(vectors_[i]);
-  }
-
- private:
-  int64_t sums_, maxima_;
-  Buffer<V> vectors_;
-};
-
 // Adds `sums` sums and then maxima of a later chunk.
 inline void merge_sums(const double* later, double* totals, int64_t sums, int64_t maxima) {
   for (int64_t i = 0; i < sums; ++i) totals[i] += later[i];
   for (int64_t i = sums; i < sums + maxima; ++i) totals[i] = later[i] > totals[i] ? later[i] : totals[i];
 }
 
+template <class V>
+void fill(const Buffer<V>& vectors, int64_t count, typename lane<V>::Scalar number) {
+  for (int64_t i = 0; i < count; ++i) vectors[i] = splat<V>(number);
+}
+
+// The class probabilities of a draw, by slice and vector of classes.
+template <class T, class Lanes>
+class Probabilities {
+  using V = Vec<T>;
+
+ public:
+  explicit Probabilities(const Head<T>& head)
+      : vectors_(Lanes::vectors(head.classes)), exponential_(Lanes::slices(head) * vectors_) {}
+
+  template <bool kEntropy = false>
+  void of(const Draw<T, Lanes>& draw) {
+    if constexpr (Lanes::most_slices == 1)
+      softmax_over_vectors<kEntropy>(draw.utility, vectors_, draw.valid, exponential_.get(), softmax_);
+    else
+      softmax_over_lanes<kEntropy>(draw.utility, draw.slices(), vectors_, exponential_.get(), softmax_);
+  }
+
+  HETNET_INLINE const Softmax<V, Lanes::most_slices>& softmax() const { return softmax_; }
+  HETNET_INLINE V probability(int64_t s, int64_t c) const {
+    return exponential_[s * vectors_ + c] * softmax_.inverse_sum[s];
+  }
+  // The exponentials, which may be overwritten.
+  V* exponential(int64_t s = 0) const { return &exponential_[s * vectors_]; }
+
+ private:
+  int64_t vectors_;
+  Buffer<V> exponential_;
+  Softmax<V, Lanes::most_slices> softmax_;
+};
+
 // Sums of p_k, and the largest log p_k.
 template <class T, class Lanes>
 struct ProbabilitySum {
   using V = Vec<T>;
-  int64_t classes;
+  using L = lane<V>;
+  const Head<T>& head;
 
-  explicit ProbabilitySum(const Head<T>& head) : classes(head.classes) {}
-  int64_t totals() const { return 2 * classes; }
-  void merge(const double* later, double* totals) const { merge_sums(later, totals, classes, classes); }
+  int64_t totals() const { return 2 * head.classes; }
+  void merge(const double* later, double* totals) const { merge_sums(later, totals, head.classes, head.classes); }
 
   struct State {
-    int64_t classes;
-    ClassSums<T, Lanes> sums;
-    Buffer<V> probability;
+    int64_t classes, vectors;
+    Probabilities<T, Lanes> probabilities;
+    Buffer<V> sums, maxima;
 
-    explicit State(const ProbabilitySum& r) : classes(r.classes), sums(classes, classes), probability(classes) {}
-    void clear() { sums.clear(); }
-    void add(const Sampler<T, Lanes>&, const Draw<T>& draw) {
-      const auto link = softmax(draw.utility, classes, draw.valid, probability.get());
-      for (int64_t k = 0; k < classes; ++k) {
-        sums.sum(k) = lane<V>::fmadd(probability[k], link.inverse_sum, sums.sum(k));
-        sums.maximum(k) = lane<V>::maximum(sums.maximum(k), link.log_probability(draw.utility[k]));
+    explicit State(const ProbabilitySum& r)
+        : classes(r.head.classes),
+          vectors(Lanes::vectors(classes)),
+          probabilities(r.head),
+          sums(vectors),
+          maxima(vectors) {}
+    void clear() {
+      fill(sums, vectors, 0);
+      fill(maxima, vectors, -std::numeric_limits<T>::infinity());
+    }
+    void add(const Sampler<T, Lanes>&, const Draw<T, Lanes>& draw) {
+      probabilities.of(draw);
+      for (int64_t c = 0; c < vectors; ++c) {
+        V sum{}, maximum = maxima[c];
+        for (int64_t s = 0; s < draw.slices(); ++s) {
+          sum += probabilities.probability(s, c);
+          maximum = L::maximum(maximum, probabilities.softmax().log_probability(s, draw.utility[s * vectors + c]));
+        }
+        sums[c] += sum;
+        maxima[c] = maximum;
       }
     }
-    void collapse(int64_t /*samples*/, typename Lanes::Total* totals) { sums.collapse(totals); }
+    void collapse(int64_t /*samples*/, typename Lanes::Total* totals) {
+      Lanes::class_totals(sums.get(), classes, totals);
+      Lanes::class_maxima(maxima.get(), classes, totals + classes);
+    }
   };
 };
 
@@ -79,27 +104,37 @@ struct ProbabilitySum {
 template <class T, class Lanes>
 struct RelativeProbabilitySum {
   using V = Vec<T>;
-  int64_t classes;
+  const Head<T>& head;
   const V* reference;
 
-  RelativeProbabilitySum(const Head<T>& head, const V* ref) : classes(head.classes), reference(ref) {}
-  int64_t totals() const { return classes; }
-  void merge(const double* later, double* totals) const { merge_sums(later, totals, classes, 0); }
+  int64_t totals() const { return head.classes; }
+  void merge(const double* later, double* totals) const { merge_sums(later, totals, head.classes, 0); }
 
   struct State {
-    int64_t classes;
     const V* reference;
-    ClassSums<T, Lanes> sums;
-    Buffer<V> probability;
+    int64_t classes, vectors;
+    Probabilities<T, Lanes> probabilities;
+    Buffer<V> sums;
 
     explicit State(const RelativeProbabilitySum& r)
-        : classes(r.classes), reference(r.reference), sums(classes, 0), probability(classes) {}
-    void clear() { sums.clear(); }
-    void add(const Sampler<T, Lanes>&, const Draw<T>& draw) {
-      const auto link = softmax(draw.utility, classes, draw.valid, probability.get());
-      for (int64_t k = 0; k < classes; ++k) sums.sum(k) += exp(link.log_probability(draw.utility[k]) - reference[k]);
+        : reference(r.reference),
+          classes(r.head.classes),
+          vectors(Lanes::vectors(classes)),
+          probabilities(r.head),
+          sums(vectors) {}
+    void clear() { fill(sums, vectors, 0); }
+    void add(const Sampler<T, Lanes>&, const Draw<T, Lanes>& draw) {
+      probabilities.of(draw);
+      for (int64_t c = 0; c < vectors; ++c) {
+        V sum{};
+        for (int64_t s = 0; s < draw.slices(); ++s)
+          sum += exp(probabilities.softmax().log_probability(s, draw.utility[s * vectors + c]) - reference[c]);
+        sums[c] += sum;
+      }
     }
-    void collapse(int64_t /*samples*/, typename Lanes::Total* totals) { sums.collapse(totals); }
+    void collapse(int64_t /*samples*/, typename Lanes::Total* totals) {
+      Lanes::class_totals(sums.get(), classes, totals);
+    }
   };
 };
 
@@ -109,14 +144,14 @@ template <class T, class Lanes>
 struct Statistics {
   using V = Vec<T>;
   using X = typename Lanes::Total;
-  int64_t classes;
+  const Head<T>& head;
 
-  explicit Statistics(const Head<T>& head) : classes(head.classes) {}
-  int64_t totals() const { return 2 * classes + 2; }
+  int64_t totals() const { return 2 * head.classes + 2; }
 
   // Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample
   // variances" (1979).
   void merge(const double* later, double* totals) const {
+    const int64_t classes = head.classes;
     double* count = totals + 2 * classes + 1;
     const double later_count = later[2 * classes + 1], both = *count + later_count;
     for (int64_t k = 0; k < classes; ++k) {
@@ -131,40 +166,57 @@ struct Statistics {
   // Sums of p_k - shift_k, of (p_k - shift_k)^2 and of the entropy. The shift is the mean of the
   // chunk's first draw: near enough to the mean to keep the variance from cancelling.
   struct State {
-    int64_t classes;
+    int64_t classes, vectors;
     bool has_shift = false;
-    ClassSums<T, Lanes> sums;
-    Buffer<V> shift, probability;
+    Probabilities<T, Lanes> probabilities;
+    Buffer<V> sums, squares, shift;
+    V entropy{};
 
     explicit State(const Statistics& r)
-        : classes(r.classes), sums(2 * classes + 1, 0), shift(classes), probability(classes) {}
+        : classes(r.head.classes),
+          vectors(Lanes::vectors(classes)),
+          probabilities(r.head),
+          sums(vectors),
+          squares(vectors),
+          shift(vectors) {}
     void clear() {
-      sums.clear();
+      fill(sums, vectors, 0);
+      fill(squares, vectors, 0);
+      entropy = V{};
       has_shift = false;
     }
-    void add(const Sampler<T, Lanes>&, const Draw<T>& draw) {
-      const auto link = softmax<true>(draw.utility, classes, draw.valid, probability.get());
+    void add(const Sampler<T, Lanes>&, const Draw<T, Lanes>& draw) {
+      probabilities.template of<true>(draw);
+      const auto probability = [&](int64_t s, int64_t c) { return probabilities.probability(s, c); };
       if (!has_shift)
-        for (int64_t k = 0; k < classes; ++k) shift[k] = Lanes::mean(probability[k] * link.inverse_sum, draw.valid);
+        for (int64_t c = 0; c < vectors; ++c)
+          shift[c] = Lanes::mean_of_draw(draw.slices(), draw.valid, [&](int64_t s) { return probability(s, c); });
       has_shift = true;
-      for (int64_t k = 0; k < classes; ++k) {
-        // not fused, so that equal probabilities have a variance of exactly 0
-        const V distance = probability[k] * link.inverse_sum - shift[k];
-        const V difference = draw.all_valid ? distance : lane<V>::select(draw.valid, distance, V{});
-        sums.sum(k) += difference;
-        sums.sum(classes + k) = lane<V>::fmadd(difference, difference, sums.sum(classes + k));
+      for (int64_t c = 0; c < vectors; ++c) {
+        V sum{}, square{};
+        for (int64_t s = 0; s < draw.slices(); ++s) {
+          // not fused, so that equal probabilities have a variance of exactly 0
+          const V distance = probability(s, c) - shift[c];
+          const V difference = draw.all_valid ? distance : lane<V>::select(draw.valid, distance, V{});
+          sum += difference;
+          square = lane<V>::fmadd(difference, difference, square);
+        }
+        sums[c] += sum;
+        squares[c] += square;
       }
-      sums.sum(2 * classes) += link.entropy;
+      for (int64_t s = 0; s < draw.slices(); ++s) entropy += probabilities.softmax().entropy[s];
     }
     void collapse(int64_t samples, X* totals) {
-      sums.collapse(totals);
+      Lanes::class_totals(sums.get(), classes, totals);
+      Lanes::class_totals(squares.get(), classes, totals + classes);
       const X count = splat<X>(static_cast<typename lane<X>::Scalar>(samples));
       for (int64_t k = 0; k < classes; ++k) {
         const X difference = totals[k];
-        const X squares = lane<X>::fmadd(-difference, difference / count, totals[classes + k]);
-        totals[k] = Lanes::total(shift[k]) + difference / count;
-        totals[classes + k] = lane<X>::select(squares < X{}, X{}, squares);
+        const X rest = lane<X>::fmadd(-difference, difference / count, totals[classes + k]);
+        totals[k] = Lanes::at(shift.get(), k) + difference / count;
+        totals[classes + k] = lane<X>::select(rest < X{}, X{}, rest);
       }
+      totals[2 * classes] = Lanes::sample_total(entropy);
       totals[2 * classes + 1] = count;
     }
   };
@@ -182,18 +234,23 @@ struct GivenGradientSum {
 
   struct State {
     const GivenGradientSum& reduction;
+    int64_t vectors;
     GradientSums<T, Lanes> sums;
     Buffer<V> delta;
 
-    explicit State(const GivenGradientSum& r) : reduction(r), sums(r.head), delta(r.head.classes) {}
+    explicit State(const GivenGradientSum& r)
+        : reduction(r), vectors(Lanes::vectors(r.head.classes)), sums(r.head), delta(Lanes::slices(r.head) * vectors) {}
     void clear() { sums.clear(); }
-    void add(const Sampler<T, Lanes>& sampler, const Draw<T>& draw) {
+    void add(const Sampler<T, Lanes>& sampler, const Draw<T, Lanes>& draw) {
       const V minus_infinity = splat<V>(-std::numeric_limits<T>::infinity());
-      for (int64_t k = 0; k < reduction.head.classes; ++k) {
-        const V gradient = sampler.lanes().gather(reduction.head, draw.sample, k, reduction.grad_utility);
-        delta[k] = lane<V>::select(draw.utility[k] != minus_infinity, gradient, V{});  // a masked class has none
-      }
-      sums.add(sampler, draw, delta.get(), V{});
+      for (int64_t s = 0; s < draw.slices(); ++s)
+        for (int64_t c = 0; c < vectors; ++c) {
+          const V gradient = sampler.lanes().gather(reduction.head, draw.sample + s, c, reduction.grad_utility);
+          // a masked class has none
+          delta[s * vectors + c] = lane<V>::select(draw.utility[s * vectors + c] != minus_infinity, gradient, V{});
+        }
+      const V origin[Lanes::most_slices] = {};
+      sums.add(draw, delta.get(), origin);
     }
     void collapse(int64_t /*samples*/, typename Lanes::Total* totals) { sums.collapse(totals); }
   };
@@ -216,24 +273,38 @@ struct LogProbGradientSum {
 
   struct State {
     const LogProbGradientSum& reduction;
+    int64_t vectors;
+    Probabilities<T, Lanes> probabilities;
     GradientSums<T, Lanes> sums;
-    Buffer<V> probability, delta;
+    Buffer<V> delta;
 
     explicit State(const LogProbGradientSum& r)
-        : reduction(r), sums(r.head), probability(r.head.classes), delta(r.head.classes) {}
+        : reduction(r),
+          vectors(Lanes::vectors(r.head.classes)),
+          probabilities(r.head),
+          sums(r.head),
+          delta(Lanes::slices(r.head) * vectors) {}
     void clear() { sums.clear(); }
-    void add(const Sampler<T, Lanes>& sampler, const Draw<T>& draw) {
-      const int64_t classes = reduction.head.classes;
-      const auto link = softmax(draw.utility, classes, draw.valid, probability.get());
-      V sum{};
-      for (int64_t k = 0; k < classes; ++k) {
-        probability[k] *= link.inverse_sum;
-        const V ratio = kRelative ? exp(link.log_probability(draw.utility[k]) - reduction.log_prob[k]) : probability[k];
-        delta[k] = reduction.weight[k] * ratio;
-        sum += delta[k];
+    void add(const Sampler<T, Lanes>&, const Draw<T, Lanes>& draw) {
+      probabilities.of(draw);
+      V total[Lanes::most_slices];
+      for (int64_t s = 0; s < draw.slices(); ++s) {
+        V* probability = probabilities.exponential(s);
+        total[s] = sum_in_fours<V>(vectors, [&](int64_t c) {
+          probability[c] *= probabilities.softmax().inverse_sum[s];
+          const V ratio = kRelative ? exp(probabilities.softmax().log_probability(s, draw.utility[s * vectors + c]) -
+                                          reduction.log_prob[c])
+                                    : probability[c];
+          return delta[s * vectors + c] = reduction.weight[c] * ratio;
+        });
       }
-      for (int64_t k = 0; k < classes; ++k) delta[k] = lane<V>::fmadd(-probability[k], sum, delta[k]);
-      sums.add(sampler, draw, delta.get(), link.max);
+      Lanes::sum_over_classes(total, draw.slices());
+      for (int64_t s = 0; s < draw.slices(); ++s) {
+        const V* probability = probabilities.exponential(s);
+        V* gradient = &delta[s * vectors];
+        for (int64_t c = 0; c < vectors; ++c) gradient[c] = lane<V>::fmadd(-probability[c], total[s], gradient[c]);
+      }
+      sums.add(draw, delta.get(), probabilities.softmax().max);
     }
     void collapse(int64_t /*samples*/, typename Lanes::Total* totals) { sums.collapse(totals); }
   };
@@ -257,32 +328,43 @@ struct LikelihoodSum {
 
   struct State {
     const LikelihoodSum& reduction;
-    ClassSums<T, Lanes> weights;
+    int64_t vectors;
+    Probabilities<T, Lanes> probabilities;
     GradientSums<T, Lanes> sums;
-    Buffer<V> probability;
+    V weight_sum, largest;
 
-    explicit State(const LikelihoodSum& r) : reduction(r), weights(1, 1), sums(r.head), probability(r.head.classes) {}
+    explicit State(const LikelihoodSum& r)
+        : reduction(r), vectors(Lanes::vectors(r.head.classes)), probabilities(r.head), sums(r.head) {}
     void clear() {
-      weights.clear();
+      weight_sum = V{};
+      largest = splat<V>(-std::numeric_limits<T>::infinity());
       if constexpr (kGradient) sums.clear();
     }
-    void add(const Sampler<T, Lanes>& sampler, const Draw<T>& draw) {
-      const int64_t classes = reduction.head.classes;
-      const auto link = softmax(draw.utility, classes, draw.valid, probability.get());
-      const V log_likelihood = link.log_probability(sampler.lanes().at_target(draw.utility, reduction.target));
-      const V weight = kRelative ? exp(log_likelihood - reduction.reference)
-                                 : sampler.lanes().at_target(probability.get(), reduction.target) * link.inverse_sum;
-      weights.sum(0) += weight;
-      weights.maximum(0) = lane<V>::maximum(weights.maximum(0), log_likelihood);
-      if constexpr (kGradient) {
-        const V scale = weight * link.inverse_sum;
-        for (int64_t k = 0; k < classes; ++k) probability[k] *= scale;
-        sampler.lanes().subtract_at_target(probability.get(), reduction.target, weight);
-        sums.add(sampler, draw, probability.get(), link.max);
+    void add(const Sampler<T, Lanes>& sampler, const Draw<T, Lanes>& draw) {
+      probabilities.of(draw);
+      const auto& softmax = probabilities.softmax();
+      const Lanes& lanes = sampler.lanes();
+      V draw_sum{};
+      for (int64_t s = 0; s < draw.slices(); ++s) {
+        V* probability = probabilities.exponential(s);
+        const V target_utility = lanes.at_target(draw.utility + s * vectors, reduction.target);
+        const V log_likelihood = softmax.log_probability(s, target_utility);
+        const V weight = kRelative ? exp(log_likelihood - reduction.reference)
+                                   : lanes.at_target(probability, reduction.target) * softmax.inverse_sum[s];
+        draw_sum += weight;
+        largest = lane<V>::maximum(largest, log_likelihood);
+        if constexpr (kGradient) {
+          const V scale = weight * softmax.inverse_sum[s];
+          for (int64_t c = 0; c < vectors; ++c) probability[c] *= scale;
+          lanes.subtract_at_target(probability, reduction.target, weight);
+        }
       }
+      weight_sum += draw_sum;
+      if constexpr (kGradient) sums.add(draw, probabilities.exponential(), softmax.max);
     }
     void collapse(int64_t /*samples*/, typename Lanes::Total* totals) {
-      weights.collapse(totals);
+      totals[0] = Lanes::sample_total(weight_sum);
+      totals[1] = Lanes::sample_maximum(largest);
       if constexpr (kGradient) sums.collapse(totals + 2);
     }
   };

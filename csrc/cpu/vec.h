@@ -160,6 +160,15 @@ struct vector_lane {
       for (int i = 0; i < half; ++i) rows[i] += rows[i + half];
     return rows[0];
   }
+  // The maxima over the lanes of `width` vectors, one a lane.
+  static HETNET_INLINE V maxima(const V* x) {
+    V rows[width];
+    for (int i = 0; i < width; ++i) rows[i] = x[i];
+    transpose(rows);
+    for (int half = width / 2; half > 0; half /= 2)
+      for (int i = 0; i < half; ++i) rows[i] = maximum(rows[i], rows[i + half]);
+    return rows[0];
+  }
   static HETNET_INLINE S max_over_lanes(V x) {
     S best = x[0];
     for (int i = 1; i < width; ++i) best = x[i] > best ? x[i] : best;
@@ -188,20 +197,59 @@ struct vector_lane {
   // a[first], b[first], a[first + 1], b[first + 1], ...
   template <int kFirst>
   static HETNET_INLINE V zip(V a, V b) {
-#if defined(__clang__)
-    return zip_lanes<kFirst>(a, b, std::make_integer_sequence<int, width>());
-#else
-    I index{};
-    for (int i = 0; i < width; ++i) index[i] = kFirst + i / 2 + (i % 2) * width;
-    return __builtin_shuffle(a, b, index);
-#endif
+    return zip_blocks<kFirst, width>(a, b);
+  }
+  // The same within each 16 bytes.
+  template <int kFirst>
+  static HETNET_INLINE V zip_in_16_bytes(V a, V b) {
+    return zip_blocks<kFirst, 16 / sizeof(S)>(a, b);
+  }
+  template <int kFirst, int kBlock>
+  static constexpr int zip_source(int i) {
+    return i / kBlock * kBlock + kFirst + i % kBlock / 2 + (i % 2) * width;
   }
 #if defined(__clang__)
-  template <int kFirst, int... kLane>
+  template <int kFirst, int kBlock, int... kLane>
   static HETNET_INLINE V zip_lanes(V a, V b, std::integer_sequence<int, kLane...>) {
-    return __builtin_shufflevector(a, b, (kFirst + kLane / 2 + (kLane % 2) * width)...);
+    return __builtin_shufflevector(a, b, zip_source<kFirst, kBlock>(kLane)...);
+  }
+  template <int kFirst, int kBlock>
+  static HETNET_INLINE V zip_blocks(V a, V b) {
+    return zip_lanes<kFirst, kBlock>(a, b, std::make_integer_sequence<int, width>());
+  }
+#else
+  template <int kFirst, int kBlock>
+  static HETNET_INLINE V zip_blocks(V a, V b) {
+    I index{};
+    for (int i = 0; i < width; ++i) index[i] = zip_source<kFirst, kBlock>(i);
+    return __builtin_shuffle(a, b, index);
   }
 #endif
+
+  // Turns four vectors, which hold the first, second, third and fourth number of each lane's four,
+  // into the runs of four: out holds, one after another, those of the lanes 0, 4, 8, ..., 1, 5, 9, ...
+  // (in float) or 0, 1, 2, ... (in double). The order is what shuffles within 16 bytes, the cheapest,
+  // make of it.
+  static constexpr int lane_of_run(int run) {
+    return sizeof(S) == sizeof(double) ? run : run % (width / 4) * 4 + run / (width / 4);
+  }
+  static HETNET_INLINE void interleave(const V (&numbers)[4], V (&out)[4]) {
+    if constexpr (sizeof(S) == sizeof(double)) {
+      const V even[2] = {zip<0>(numbers[0], numbers[2]), zip<width / 2>(numbers[0], numbers[2])};
+      const V odd[2] = {zip<0>(numbers[1], numbers[3]), zip<width / 2>(numbers[1], numbers[3])};
+      for (int half = 0; half < 2; ++half) {
+        out[2 * half] = zip<0>(even[half], odd[half]);
+        out[2 * half + 1] = zip<width / 2>(even[half], odd[half]);
+      }
+    } else {
+      const V even[2] = {zip_in_16_bytes<0>(numbers[0], numbers[2]), zip_in_16_bytes<2>(numbers[0], numbers[2])};
+      const V odd[2] = {zip_in_16_bytes<0>(numbers[1], numbers[3]), zip_in_16_bytes<2>(numbers[1], numbers[3])};
+      for (int half = 0; half < 2; ++half) {
+        out[2 * half] = zip_in_16_bytes<0>(even[half], odd[half]);
+        out[2 * half + 1] = zip_in_16_bytes<2>(even[half], odd[half]);
+      }
+    }
+  }
 
   // 0, 1, 2, ...
   static HETNET_INLINE I iota() {

@@ -16,8 +16,16 @@ struct DoubleWords {
   // Lane i holds the low or the high half of first + i.
   static HETNET_INLINE DoubleWords sequence_low(uint64_t first) { return {first + (UInt64Vec)lane<DoubleVec>::iota()}; }
   static HETNET_INLINE DoubleWords sequence_high(uint64_t first) { return {sequence_low(first).w >> 32}; }
+  // One 64-bit number a lane.
+  static HETNET_INLINE DoubleWords of(const uint64_t* numbers) {
+    DoubleWords words;
+    std::memcpy(&words, numbers, sizeof(words));
+    return words;
+  }
   HETNET_INLINE UInt64Vec lanes() const { return w & 0xffffffffu; }
 };
+
+HETNET_INLINE DoubleWords operator+(DoubleWords a, uint32_t b) { return {a.w + b}; }
 
 HETNET_INLINE DoubleWords xor_words(DoubleWords a, DoubleWords b, uint64_t key) { return {a.w ^ b.w ^ key}; }
 HETNET_INLINE DoubleWords xor_words(DoubleWords a, uint32_t b, uint64_t key) { return {a.w ^ (b ^ key)}; }
@@ -37,8 +45,18 @@ struct FloatWords {
     const FloatWords low = sequence_low(first);
     return {low.first_two >> 32, low.last_two >> 32};
   }
+  static HETNET_INLINE FloatWords of(const uint64_t* numbers) {
+    FloatWords words{};
+    for (int i = 0; i < lane<DoubleVec>::width; ++i) {
+      words.first_two[i] = numbers[i + (i & ~1)];
+      words.last_two[i] = numbers[i + (i & ~1) + 2];
+    }
+    return words;
+  }
   HETNET_INLINE UInt32Vec lanes() const { return detail::interleave_low_words(first_two, last_two); }
 };
+
+HETNET_INLINE FloatWords operator+(FloatWords a, uint32_t b) { return {a.first_two + b, a.last_two + b}; }
 
 HETNET_INLINE FloatWords xor_words(FloatWords a, FloatWords b, uint64_t key) {
   return {a.first_two ^ b.first_two ^ key, a.last_two ^ b.last_two ^ key};
