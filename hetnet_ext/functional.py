@@ -158,7 +158,7 @@ def mc_nll_loss(
         _check_device(head)
         with_grad = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in head[:5])
         try:
-            loss, *_ = ops.McNllLoss.call(*head, target, weight, ignore_index, REDUCTIONS.index(reduction), with_grad)
+            loss = ops.McNllLoss.call(*head, target, weight, ignore_index, REDUCTIONS.index(reduction), with_grad)
         except RuntimeError as error:
             # The kernel looks at every target anyway; it cannot raise a ValueError itself.
             found = re.search(r"target: expected classes .*", str(error))

@@ -68,6 +68,10 @@ def _(grad_out: Tensor, log_probs: Tensor, probs: Tensor, *head: Any) -> Gradien
     return _fake_gradients(*head)
 
 
+def _in_transforms() -> bool:
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
 class _Function(torch.autograd.Function):
     """A function with ``forward`` and ``setup_context`` apart, as transforms need it, which
     ``call`` applies in one step where it can.
@@ -92,9 +96,7 @@ class _Function(torch.autograd.Function):
 
     @classmethod
     def call(cls, *args: Any) -> Any:
-        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-            return cls.apply(*args)
-        return cls.one_step.apply(*args)
+        return cls.apply(*args) if _in_transforms() else cls.one_step.apply(*args)
 
 
 class _NoDerivative(_Function):
@@ -152,12 +154,7 @@ class McNllLossBackward(_NoDerivative):
         temperature: Tensor, grad_loc: Tensor, grad_scale: Tensor, grad_cov_factor: Tensor, grad_factor_scale: Tensor,
         grad_temperature: Tensor,
     ) -> Gradients:  # fmt: skip
-        gradients = (grad_loc, grad_scale, grad_cov_factor, grad_factor_scale, grad_temperature)
-        # The usual gradient is 1. Reading it is free on a CPU only.
-        readable = type(grad_loss) is Tensor and grad_loss.device.type == "cpu" and not torch.compiler.is_compiling()
-        if readable and grad_loss.item() == 1:
-            return gradients
-        return tuple(gradient * grad_loss for gradient in gradients)  # type: ignore[return-value]
+        return _scaled(grad_loss, (grad_loc, grad_scale, grad_cov_factor, grad_factor_scale, grad_temperature))
 
 
 class McNllLossRowBackward(_NoDerivative):
@@ -175,10 +172,22 @@ class McNllLossRowBackward(_NoDerivative):
         return tuple(gradients)
 
 
+def _scaled(grad_loss: Tensor, gradients: Gradients) -> Gradients:
+    # The usual gradient is 1. Reading it is free on a CPU only.
+    readable = type(grad_loss) is Tensor and grad_loss.device.type == "cpu" and not torch.compiler.is_compiling()
+    if readable and grad_loss.item() == 1:
+        return gradients
+    return tuple(gradient * grad_loss for gradient in gradients)  # type: ignore[return-value]
+
+
+def _needed(ctx: Any, gradients: Gradients) -> list[Tensor | None]:
+    """The gradients that were asked for."""
+    return [gradient if need else None for gradient, need in zip(gradients, ctx.needs_input_grad, strict=False)]
+
+
 def _returned(ctx: Any, gradients: Gradients) -> tuple[Tensor | None, ...]:
     """The gradients that were asked for, then None for ``seed`` and ``num_samples``."""
-    needed = zip(gradients, ctx.needs_input_grad[:5], strict=True)
-    return (*(gradient if need else None for gradient, need in needed), None, None)
+    return (*_needed(ctx, gradients), None, None)
 
 
 class SampleLogits(_Function):
@@ -248,42 +257,54 @@ class McNllLoss(_Function):
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        saved = ctx.saved_tensors
-        return _nll_backward(ctx, grad_loss, saved[:8], saved[8:])
+        head, (target, weight), gradients = ctx.saved_tensors[:6], ctx.saved_tensors[6:8], ctx.saved_tensors[8:]
+        if ctx.reduction == _NO_REDUCTION:
+            result = McNllLossRowBackward.call(grad_loss, *head, ctx.num_samples, target, weight, ctx.ignore_index)
+        else:
+            result = McNllLossBackward.call(grad_loss, *head[:5], *gradients)
+        return (*_returned(ctx, result), None, None, None, None, None)
+
+    @classmethod
+    def call(cls, *args: Any) -> Tensor:
+        """The loss alone."""
+        if _in_transforms():
+            return cls.apply(*args)[0]
+        return cls.one_step.apply(*args[:5], args[5:])
 
 
 class _McNllLossOneStep(torch.autograd.Function):
     """The gradients wait outside of the saved tensors, so that backward can give them away instead
-    of having them copied."""
+    of having them copied. Few arguments, because autograd handles each of them."""
 
     @staticmethod
-    def forward(ctx: Any, *args: Any) -> tuple[Tensor]:
-        loss, *ctx.gradients = McNllLoss.forward(*args)
-        head, (num_samples, target, weight, ignore_index, reduction, _) = args[:6], args[6:]
-        ctx.save_for_backward(*head, target, weight)
-        ctx.num_samples, ctx.ignore_index, ctx.reduction = num_samples, ignore_index, reduction
-        return (loss,)
+    def forward(
+        ctx: Any, loc: Tensor, scale: Tensor, cov_factor: Tensor | None, factor_scale: Tensor | None,
+        temperature: Tensor, rest: tuple[Any, ...],
+    ) -> Tensor:  # fmt: skip
+        loss, *ctx.gradients = McNllLoss.forward(loc, scale, cov_factor, factor_scale, temperature, *rest)
+        ctx.save_for_backward(loc, scale, cov_factor, factor_scale, temperature)
+        ctx.rest = rest
+        return loss
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
         gradients, ctx.gradients = ctx.gradients, None
-        if gradients is None:  # a second backward pass through a retained graph
-            head, target = ctx.saved_tensors[:6], ctx.saved_tensors[6:]
-            arguments: Any = (*head, ctx.num_samples, *target, ctx.ignore_index, ctx.reduction, True)
-            _, *gradients = McNllLoss.forward(*arguments)
-        return _nll_backward(ctx, grad_loss, ctx.saved_tensors, gradients)
+        seed, num_samples, target, weight, ignore_index, reduction, _ = ctx.rest
+        if reduction == _NO_REDUCTION:
+            gradients = McNllLossRowBackward.call(
+                grad_loss, *ctx.saved_tensors, seed, num_samples, target, weight, ignore_index
+            )
+        else:
+            if gradients is None:  # a second backward pass through a retained graph
+                _, *gradients = McNllLoss.forward(*ctx.saved_tensors, *ctx.rest)
+            if torch.is_grad_enabled():
+                gradients = McNllLossBackward.call(grad_loss, *ctx.saved_tensors, *gradients)
+            else:
+                gradients = _scaled(grad_loss, gradients)
+        return (*_needed(ctx, gradients), None)
 
 
 McNllLoss.one_step = _McNllLossOneStep
-
-
-def _nll_backward(ctx: Any, grad_loss: Tensor, saved: Any, gradients: Any) -> tuple[Tensor | None, ...]:
-    *head, target, weight = saved
-    if ctx.reduction == _NO_REDUCTION:
-        result = McNllLossRowBackward.call(grad_loss, *head, ctx.num_samples, target, weight, ctx.ignore_index)
-    else:
-        result = McNllLossBackward.call(grad_loss, *head[:5], *gradients)
-    return (*_returned(ctx, result), None, None, None, None, None)
 
 
 @torch.library.register_fake("hetnet_ext::mc_nll_loss")
