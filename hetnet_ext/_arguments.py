@@ -203,7 +203,7 @@ def check_temperature_value(value: float, dtype: torch.dtype = torch.float32) ->
 def _check_temperature(temperature: float | Tensor, loc: Tensor) -> Tensor:
     if not isinstance(temperature, Tensor):
         value = check_temperature_value(temperature, loc.dtype)
-        return torch.tensor(value, dtype=loc.dtype, device=loc.device)
+        return torch.full((), value, dtype=loc.dtype, device=loc.device)
     if temperature.dim() != 0:
         raise ValueError(f"temperature: expected a float or a tensor of shape (), got {tuple(temperature.shape)}")
     if not temperature.is_floating_point():

@@ -69,7 +69,15 @@ def _(grad_out: Tensor, log_probs: Tensor, probs: Tensor, *head: Any) -> Gradien
 
 
 def _in_transforms() -> bool:
-    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._are_functorch_transforms_active()
+        or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
+def _needs_grad(args: tuple[Any, ...]) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args)
 
 
 class _Function(torch.autograd.Function):
@@ -96,16 +104,14 @@ class _Function(torch.autograd.Function):
 
     @classmethod
     def call(cls, *args: Any) -> Any:
-        return cls.apply(*args) if _in_transforms() else cls.one_step.apply(*args)
+        if _in_transforms():
+            return cls.apply(*args)
+        return cls.one_step.apply(*args) if _needs_grad(args) else cls.forward(*args)
 
 
 class _NoDerivative(_Function):
     """A backward operator. It is a function of its inputs for autograd, so that second derivatives
     raise, under ``torch.func`` too, instead of counting as zero."""
-
-    @classmethod
-    def call(cls, *args: Any) -> Any:
-        return super().call(*args) if torch.is_grad_enabled() else cls.forward(*args)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Gradients) -> None:
@@ -269,7 +275,7 @@ class McNllLoss(_Function):
         """The loss alone."""
         if _in_transforms():
             return cls.apply(*args)[0]
-        return cls.one_step.apply(*args[:5], args[5:])
+        return cls.one_step.apply(*args[:5], args[5:]) if _needs_grad(args) else cls.forward(*args)[0]
 
 
 class _McNllLossOneStep(torch.autograd.Function):

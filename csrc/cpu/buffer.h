@@ -1,4 +1,4 @@
-// Arrays of scratch memory.
+// Arrays of scratch memory, and their way from and to those of the caller.
 #pragma once
 
 #include "scratch.h"
@@ -23,6 +23,33 @@ class Buffer {
   std::size_t bytes_;
   E* data_;
 };
+
+// Numbers [i][lane] to and from lane l's run of `size` numbers at out + l stride. There are `count`
+// runs, or as many as lanes.
+template <class V>
+void scatter_lanes(const V* numbers, int64_t size, int64_t count, int64_t stride, typename lane<V>::Scalar* out,
+                   V factor = splat<V>(1)) {
+  constexpr int64_t kWidth = lane<V>::width;
+  for (int64_t i = 0; i < size; i += kWidth) {
+    V square[kWidth] = {};
+    for (int64_t j = 0; j < kWidth && i + j < size; ++j) square[j] = numbers[i + j] * factor;
+    lane<V>::transpose(square);
+    for (int64_t l = 0; l < kWidth && l < count; ++l) lane<V>::store_part(out + l * stride + i, size - i, square[l]);
+  }
+}
+
+// Lanes without a run of their own repeat the last one.
+template <class V>
+void gather_lanes(const typename lane<V>::Scalar* in, int64_t size, int64_t count, int64_t stride, V* numbers) {
+  constexpr int64_t kWidth = lane<V>::width;
+  for (int64_t i = 0; i < size; i += kWidth) {
+    V square[kWidth];
+    for (int64_t l = 0; l < kWidth; ++l)
+      square[l] = lane<V>::load_part(in + (l < count ? l : count - 1) * stride + i, size - i);
+    lane<V>::transpose(square);
+    for (int64_t j = 0; j < kWidth && i + j < size; ++j) numbers[i + j] = square[j];
+  }
+}
 
 }  // namespace HETNET_CPU_NAMESPACE
 }  // namespace hetnet

@@ -22,7 +22,7 @@ Vec<T> pack_factor(const T* factor, int64_t classes, int64_t factors, Vec<T>* pa
       V square[kWidth];
       for (int64_t l = 0; l < kWidth; ++l) {
         const int64_t i = (c * kWidth + l) * factors + r;  // what follows the factors is dropped below
-        square[l] = i < size ? ClassLanes<T>::load(factor + i, size - i, 0) : V{};
+        square[l] = i < size ? lane<V>::load_part(factor + i, size - i) : V{};
         zero += square[l] * V{};
       }
       lane<V>::transpose(square);
@@ -69,7 +69,7 @@ class Sampler<T, ClassLanes<T>> {
     const T* loc = head_.loc.data + lanes.row * head_.loc.row_stride;
     for (int64_t c = 0; c < vectors_; ++c) {
       const int64_t k = c * Lanes::width;
-      const V numbers = Lanes::load(loc + k, head_.classes - k, -std::numeric_limits<T>::infinity());
+      const V numbers = lane<V>::load_part(loc + k, head_.classes - k, -std::numeric_limits<T>::infinity());
       center_[c] = Center<T>(numbers, splat<V>(head_.temperature), zero);
     }
   }

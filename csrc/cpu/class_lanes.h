@@ -34,27 +34,14 @@ struct ClassLanes {
   // The last vector's lanes beyond the classes hold classes of probability 0.
   static int64_t vectors(int64_t classes) { return (classes + width - 1) / width; }
 
-  // `count` numbers, at most a vector, filled up with `rest`.
-  static V load(const T* data, int64_t count, T rest) {
-    if (count >= width) return lane<V>::load(data);
-    V value = splat<V>(rest);
-    std::memcpy(&value, data, sizeof(T) * static_cast<std::size_t>(count));
-    return value;
-  }
-  static void store(T* data, int64_t count, V value) {
-    if (count >= width)
-      lane<V>::store(data, value);
-    else
-      std::memcpy(data, &value, sizeof(T) * static_cast<std::size_t>(count));
-  }
-
   // A number of this row for each class, as vectors.
   class View {
    public:
     explicit View(int64_t classes) : vectors_(vectors(classes)) {}
     void bind(const ClassLanes& lanes, RowData<T> rows, int64_t classes) {
       const T* data = rows.data + lanes.row * rows.row_stride;
-      for (int64_t c = 0; c < vectors(classes); ++c) vectors_[c] = load(data + c * width, classes - c * width, 0);
+      for (int64_t c = 0; c < vectors(classes); ++c)
+        vectors_[c] = lane<V>::load_part(data + c * width, classes - c * width);
     }
     HETNET_INLINE V operator[](int64_t c) const { return vectors_[c]; }
 
@@ -62,12 +49,16 @@ struct ClassLanes {
     Buffer<V> vectors_;
   };
 
-  // out[sample][row][class] for a vector of classes, and back.
-  void scatter(const Head<T>& head, int64_t sample, int64_t c, V value, T* out) const {
-    store(out + (sample * head.rows + row) * head.classes + c * width, head.classes - c * width, value);
+  // out[sample][row][class] from a draw's vectors, and back.
+  void scatter(const Head<T>& head, int64_t sample, int64_t slices, const V* by_class, T* out) const {
+    for_vectors(head, sample, slices, [&](int64_t at, int64_t count, int64_t vector) {
+      lane<V>::store_part(out + at, count, by_class[vector]);
+    });
   }
-  V gather(const Head<T>& head, int64_t sample, int64_t c, const T* in) const {
-    return load(in + (sample * head.rows + row) * head.classes + c * width, head.classes - c * width, 0);
+  void gather(const Head<T>& head, int64_t sample, int64_t slices, const T* in, V* by_class) const {
+    for_vectors(head, sample, slices, [&](int64_t at, int64_t count, int64_t vector) {
+      by_class[vector] = lane<V>::load_part(in + at, count);
+    });
   }
 
   void put(T* out, int64_t row_size, int64_t i, Total value) const { out[row * row_size + i] = static_cast<T>(value); }
@@ -112,6 +103,15 @@ struct ClassLanes {
   double sum_over_rows(Total value) const { return value; }
 
  private:
+  // Calls f(element of the tensor, numbers from there on in the row, vector of the draw).
+  template <class F>
+  void for_vectors(const Head<T>& head, int64_t sample, int64_t slices, const F& f) const {
+    for (int64_t s = 0; s < slices; ++s)
+      for (int64_t c = 0; c < vectors(head.classes); ++c)
+        f(((sample + s) * head.rows + row) * head.classes + c * width, head.classes - c * width,
+          s * vectors(head.classes) + c);
+  }
+
   static T* numbers(V* vectors) { return reinterpret_cast<T*>(vectors); }
   static const T* numbers(const V* vectors) { return reinterpret_cast<const T*>(vectors); }
 };

@@ -193,9 +193,7 @@ void sample_logits(const Head<T>& head, T* out) {
                    const int64_t last = first + kChunk < head.samples ? first + kChunk : head.samples;
                    for (int64_t s = first; s < last; s += Lanes::samples_per_draw(head)) {
                      const Draw<T, Lanes> draw = sampler.draw(s);
-                     for (int64_t slice = 0; slice < draw.slices(); ++slice)
-                       for (int64_t c = 0; c < draw.vectors; ++c)
-                         lanes.scatter(head, s + slice, c, draw.utility[slice * draw.vectors + c], out);
+                     lanes.scatter(head, s, draw.slices(), draw.utility, out);
                    }
                  }
                });

@@ -243,12 +243,10 @@ struct GivenGradientSum {
     void clear() { sums.clear(); }
     void add(const Sampler<T, Lanes>& sampler, const Draw<T, Lanes>& draw) {
       const V minus_infinity = splat<V>(-std::numeric_limits<T>::infinity());
-      for (int64_t s = 0; s < draw.slices(); ++s)
-        for (int64_t c = 0; c < vectors; ++c) {
-          const V gradient = sampler.lanes().gather(reduction.head, draw.sample + s, c, reduction.grad_utility);
-          // a masked class has none
-          delta[s * vectors + c] = lane<V>::select(draw.utility[s * vectors + c] != minus_infinity, gradient, V{});
-        }
+      sampler.lanes().gather(reduction.head, draw.sample, draw.slices(), reduction.grad_utility, delta.get());
+      // A masked class has no gradient, and a lane that stands for no sample none either.
+      for (int64_t i = 0; i < draw.slices() * vectors; ++i)
+        delta[i] = lane<V>::select((draw.utility[i] != minus_infinity) & draw.valid, delta[i], V{});
       const V origin[Lanes::most_slices] = {};
       sums.add(draw, delta.get(), origin);
     }

@@ -43,18 +43,7 @@ struct RowLanes {
    public:
     explicit View(int64_t size) : tile_(size) {}
     void bind(const RowLanes& lanes, RowData<T> rows, int64_t size) {
-      constexpr int64_t kWidth = lane<V>::width;
-      const T* data[kWidth];
-      for (int64_t l = 0; l < kWidth; ++l) data[l] = rows.data + lanes.row(l) * rows.row_stride;
-      int64_t i = 0;
-      for (; i + kWidth <= size; i += kWidth) {
-        V square[kWidth];
-        for (int64_t l = 0; l < kWidth; ++l) square[l] = lane<V>::load(data[l] + i);
-        lane<V>::transpose(square);
-        for (int64_t l = 0; l < kWidth; ++l) tile_[i + l] = square[l];
-      }
-      for (; i < size; ++i)
-        for (int64_t l = 0; l < kWidth; ++l) tile_[i][l] = data[l][i];
+      gather_lanes(rows.data + lanes.first * rows.row_stride, size, lanes.count, rows.row_stride, tile_.get());
     }
     HETNET_INLINE V operator[](int64_t i) const { return tile_[i]; }
     HETNET_INLINE Number number(int64_t i) const { return tile_[i]; }
@@ -68,29 +57,19 @@ struct RowLanes {
     Buffer<V> tile_;
   };
 
-  // out[sample][row][class] for every row of the group, and back.
-  void scatter(const Head<T>& head, int64_t sample, int64_t k, V value, T* out) const {
-    put(out + sample * head.rows * head.classes, head.classes, k, value);
+  // out[sample][row][class] from a draw's vectors, and back.
+  void scatter(const Head<T>& head, int64_t sample, int64_t, const V* by_class, T* out) const {
+    scatter_lanes(by_class, head.classes, count, head.classes, out + (sample * head.rows + first) * head.classes);
   }
-  V gather(const Head<T>& head, int64_t sample, int64_t k, const T* in) const {
-    V value{};
-    for (int64_t l = 0; l < count; ++l) value[l] = in[(sample * head.rows + first + l) * head.classes + k];
-    return value;
+  void gather(const Head<T>& head, int64_t sample, int64_t, const T* in, V* by_class) const {
+    gather_lanes(in + (sample * head.rows + first) * head.classes, head.classes, count, head.classes, by_class);
   }
 
   void put(T* out, int64_t row_size, int64_t i, Total value) const {
     for (int64_t l = 0; l < count; ++l) out[(first + l) * row_size + i] = value[l];
   }
   void put_run(T* out, int64_t size, const Total* values, Total factor) const {
-    constexpr int64_t kWidth = lane<V>::width;
-    int64_t i = 0;
-    for (; i + kWidth <= size; i += kWidth) {
-      V square[kWidth];
-      for (int64_t l = 0; l < kWidth; ++l) square[l] = values[i + l] * factor;
-      lane<V>::transpose(square);
-      for (int64_t l = 0; l < count; ++l) lane<V>::store(out + (first + l) * size + i, square[l]);
-    }
-    for (; i < size; ++i) put(out, size, i, values[i] * factor);
+    scatter_lanes(values, size, count, size, out + first * size, factor);
   }
 
   Total get(const T* in) const {

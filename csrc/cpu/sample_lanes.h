@@ -60,16 +60,14 @@ struct SampleLanes {
     const T* data_ = nullptr;
   };
 
-  // out[sample][row][class] for every sample of a draw, and back.
-  void scatter(const Head<T>& head, int64_t sample, int64_t k, V value, T* out) const {
-    for (int64_t l = 0; l < lane<V>::width && sample + l < head.samples; ++l)
-      out[((sample + l) * head.rows + row) * head.classes + k] = value[l];
+  // out[sample][row][class] from a draw's vectors, and back.
+  void scatter(const Head<T>& head, int64_t sample, int64_t, const V* by_class, T* out) const {
+    const int64_t count = head.samples - sample, stride = head.rows * head.classes;
+    scatter_lanes(by_class, head.classes, count, stride, out + sample * stride + row * head.classes);
   }
-  V gather(const Head<T>& head, int64_t sample, int64_t k, const T* in) const {
-    V value{};
-    for (int64_t l = 0; l < lane<V>::width && sample + l < head.samples; ++l)
-      value[l] = in[((sample + l) * head.rows + row) * head.classes + k];
-    return value;
+  void gather(const Head<T>& head, int64_t sample, int64_t, const T* in, V* by_class) const {
+    const int64_t count = head.samples - sample, stride = head.rows * head.classes;
+    gather_lanes(in + sample * stride + row * head.classes, head.classes, count, stride, by_class);
   }
 
   void put(T* out, int64_t row_size, int64_t i, Total value) const { out[row * row_size + i] = static_cast<T>(value); }

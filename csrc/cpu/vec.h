@@ -143,6 +143,28 @@ struct vector_lane {
   }
   static HETNET_INLINE void store(S* p, V x) { std::memcpy(p, &x, sizeof(x)); }
 
+  // The first `count` numbers only, or all where there are more; load_part fills up with `rest`.
+  static HETNET_INLINE V load_part(const S* p, int64_t count, S rest = 0) {
+    if (count >= width) return load(p);
+    S lanes[width];
+    store(lanes, splat(rest));
+    copy_part<width / 2>(lanes, p, count);
+    return load(lanes);
+  }
+  static HETNET_INLINE void store_part(S* p, int64_t count, V x) {
+    if (count >= width) return store(p, x);
+    S lanes[width];
+    store(lanes, x);
+    copy_part<width / 2>(p, lanes, count);
+  }
+  // In pieces of a fixed size, by the bits of `count`.
+  template <int kPiece>
+  static HETNET_INLINE void copy_part(S* to, const S* from, int64_t count) {
+    const int64_t piece = count & kPiece;
+    if (piece) std::memcpy(to, from, kPiece * sizeof(S));
+    if constexpr (kPiece > 1) copy_part<kPiece / 2>(to + piece, from + piece, count);
+  }
+
   // Sum and maximum over the lanes, in a fixed order.
   static HETNET_INLINE S sum(V x) {
     S lanes[width];
