@@ -100,7 +100,7 @@ struct HeadTensors {
     const auto rows_of = [](const Tensor& x) { return RowData<T>{x.const_data_ptr<T>(), x.stride(0)}; };
     Head<T> h{};
     h.rows = rows();
-    h.classes = classes();
+    h.classes = h.all_classes = classes();
     h.factors = factors();
     h.samples = num_samples;
     h.loc = rows_of(loc);

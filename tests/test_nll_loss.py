@@ -18,7 +18,7 @@ from hetnet_ext.models import MLPClassifier
 # (rows, classes, factors, samples)
 SHAPES = [
     (7, 10, 10, 4), (33, 5, 2, 17), (5, 33, 7, 40), (3, 10, 10, 100), (2, 6, 3, 1300), (300, 4, 2, 3), (3, 131, 17, 21),
-    (2, 140, 3, 530),
+    (2, 140, 3, 530), (3, 531, 120, 21),
 ]  # fmt: skip
 
 
@@ -98,17 +98,19 @@ def test_gradcheck(covariance, reduction):
 
 
 @pytest.mark.parametrize("samples", [5, 40, 700])
-def test_a_hopeless_target(samples):
+@pytest.mark.parametrize(("classes", "factors"), [(3, 1), (130, 1), (530, 120)])
+def test_a_hopeless_target(classes, factors, samples):
     """A target whose probability underflows in every sample, far from where float32 ends."""
-    loc = torch.tensor([[-1e4, 0.0, 0.5], [1.0, 0.0, 0.5]], requires_grad=True)
-    loss = functional.mc_nll_loss(
-        loc, torch.ones(2, 3), torch.tensor([0, 0]), num_samples=samples, seed=1, reduction="sum"
-    )
+    loc = torch.tensor([[-1e4, 0.0, 0.5], [1.0, 0.0, 0.5]])
+    loc = torch.cat((loc, torch.full((2, classes - 3), -5.0)), -1).requires_grad_()
+    scale, factor = torch.ones(2, classes), torch.ones(2, classes, factors)  # the factor moves all classes alike
+    target = torch.tensor([0, 0])
+    loss = functional.mc_nll_loss(loc, scale, target, factor, num_samples=samples, seed=1, reduction="sum")
     loss.backward()
     assert loss.item() == pytest.approx(1e4, rel=1e-3)
     assert loc.grad[0, 0].item() == pytest.approx(-1, abs=1e-5)
-    want = reference.mc_log_probs(loc, torch.ones(2, 3), num_samples=samples, seed=1)[:, 0].sum()
-    assert loss.item() == pytest.approx(-want.item(), rel=1e-6)
+    want = reference.mc_log_probs(loc.double(), scale.double(), factor.double(), num_samples=samples, seed=1)
+    assert loss.item() == pytest.approx(-want[:, 0].sum().item(), rel=1e-6)
 
 
 @pytest.mark.parametrize("samples", [5, 40])

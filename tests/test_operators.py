@@ -22,8 +22,10 @@ from hetnet_ext import functional, reference
 SHAPES = [
     (1, 2, 1, 1), (7, 10, 10, 4), (33, 5, 2, 17), (5, 33, 7, 40), (3, 10, 10, 100), (2, 6, 3, 1300), (70, 3, 5, 2),
     (4, 101, 15, 9), (300, 4, 2, 3), (3, 131, 17, 21), (2, 140, 3, 530), (2, 1100, 2, 13),
+    (3, 531, 120, 21), (2, 8200, 1, 9),
 ]  # fmt: skip
-FEW_AND_MANY_CLASSES = [6, 133]  # what lies along the lanes depends on it
+# classes and factors: few, many, and so many numbers that the classes are worked on in tiles
+SIZES = [(6, 3), (133, 3), (531, 120)]
 SEEDS = 24  # heads over which errors are averaged, so that luck does not decide
 LOG_DOMAIN = 40.0  # a spread of loc at which probabilities underflow in float32
 
@@ -153,10 +155,12 @@ def everything(head, samples, seed=5, row_offset=0):
 @native_only
 @pytest.mark.parametrize("covariance", COVARIANCES)
 @pytest.mark.parametrize(("rows", "samples"), [(1, 5000), (2, 2000), (3, 700), (300, 4), (50, 40), (20, 100)])
-@pytest.mark.parametrize("classes", [10, 133])
-def test_bits_do_not_depend_on_threads(classes, covariance, rows, samples):
+@pytest.mark.parametrize(("classes", "factors"), SIZES)
+def test_bits_do_not_depend_on_threads(classes, factors, covariance, rows, samples):
     """Also for one row, whose samples the threads share."""
-    head = random_head(covariance, rows, classes, factors=10, dtype=torch.float32)
+    if rows * samples * classes * factors > 3e8:
+        pytest.skip("takes long, and other sizes show it")
+    head = random_head(covariance, rows, classes, factors, dtype=torch.float32)
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(1)
@@ -170,11 +174,11 @@ def test_bits_do_not_depend_on_threads(classes, covariance, rows, samples):
 
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
-@pytest.mark.parametrize("classes", FEW_AND_MANY_CLASSES)
+@pytest.mark.parametrize(("classes", "factors"), SIZES)
 @pytest.mark.parametrize("samples", [4, 40, 600])
-def test_batch_split(covariance, samples, classes):
+def test_batch_split(covariance, samples, classes, factors):
     """Rows give the same bits in any batch, where the row offset says which rows they are."""
-    head = {n: t.detach() for n, t in random_head(covariance, 41, classes, dtype=torch.float32).items()}
+    head = {n: t.detach() for n, t in random_head(covariance, 41, classes, factors, dtype=torch.float32).items()}
     shared = ("temperature", "cov_factor") if covariance.startswith("shared") else ("temperature",)
     log_probs = functional.mc_log_probs(**head, num_samples=samples, seed=5)
     statistics = functional.mc_statistics(**head, num_samples=samples, seed=5)
@@ -206,10 +210,10 @@ def reshuffled(tensor: torch.Tensor, layout: str) -> torch.Tensor:
 
 @pytest.mark.parametrize("layout", ["transposed", "strided", "rows apart", "offset"])
 @pytest.mark.parametrize("covariance", COVARIANCES)
-@pytest.mark.parametrize("classes", FEW_AND_MANY_CLASSES)
+@pytest.mark.parametrize(("classes", "factors"), SIZES)
 @pytest.mark.parametrize("samples", [3, 50])
-def test_memory_layout(covariance, layout, samples, classes):
-    head = random_head(covariance, 9, classes, dtype=torch.float32)
+def test_memory_layout(covariance, layout, samples, classes, factors):
+    head = random_head(covariance, 9, classes, factors, dtype=torch.float32)
     want = everything(head, samples)
     moved = {name: reshuffled(tensor.detach(), layout).requires_grad_() for name, tensor in head.items()}
     for a, b in zip(everything(moved, samples), want, strict=True):
@@ -321,6 +325,38 @@ print(status("VmHWM") - before)
 """
     result = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert int(result.stdout) < 4000  # kB
+
+
+@native_only
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads the peak of the resident set on Linux")
+@pytest.mark.parametrize("factors", [0, 50])
+def test_memory_does_not_grow_with_the_classes(factors, tmp_path):
+    """Beyond that of inputs and results: of 1 GB of samples and 3 MB of parameters, little is held at a time."""
+    classes = 32_128 if factors == 0 else 15_000
+    script = f"""
+from pathlib import Path
+import torch
+from hetnet_ext import functional
+
+torch.set_num_threads(1)
+
+def status(key):
+    return int(next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(key)).split()[1])
+
+def growth(classes):
+    loc, scale = torch.zeros(8, classes, requires_grad=True), torch.ones(8, classes, requires_grad=True)
+    factor = [torch.zeros(classes, {factors}, requires_grad=True)] if {factors} else []
+    size = 4 * sum(x.numel() for x in (loc, scale, *factor))
+    Path("/proc/self/clear_refs").write_text("5")
+    before = status("VmRSS")
+    functional.mc_nll_loss(loc, scale, torch.zeros(8, dtype=torch.int64), *factor, num_samples=30).backward()
+    return status("VmHWM") - before - size // 1024  # the gradients are as large as what they are of
+
+growth(100)
+print(growth({classes}))
+"""
+    result = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert int(result.stdout) < 1500  # kB; below 1000 in the kernels, and some for the process
 
 
 @pytest.mark.skipif("HETNET_LARGE_TESTS" not in os.environ, reason="needs 20 GB: HETNET_LARGE_TESTS")

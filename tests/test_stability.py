@@ -11,7 +11,8 @@ from heads import COVARIANCES, cast, gradients, random_head
 from hetnet_ext import functional, reference
 
 SAMPLES = [1, 5, 40, 700]
-CLASSES = [5, 130]  # few and many: what lies along the lanes depends on it
+# classes and factors: few, many, and so many numbers that the classes are worked on in tiles
+SIZES = [(5, 3), (130, 3), (530, 120)]
 
 
 def plain_log_probs(head, samples):
@@ -23,9 +24,9 @@ def plain_log_probs(head, samples):
 @pytest.mark.parametrize("samples", SAMPLES)
 @pytest.mark.parametrize("covariance", COVARIANCES)
 @pytest.mark.parametrize("case", ["gap", "no scale", "large scale"])
-@pytest.mark.parametrize("classes", CLASSES)
-def test_finite_values_and_gradients(classes, case, covariance, samples, dtype):
-    exact_head = random_head(covariance, 20 if classes < 100 else 3, classes)
+@pytest.mark.parametrize(("classes", "factors"), SIZES)
+def test_finite_values_and_gradients(classes, factors, case, covariance, samples, dtype):
+    exact_head = random_head(covariance, 20 if factors < 100 else 3, classes, factors)
     with torch.no_grad():
         if case == "gap":
             exact_head["loc"][:, 1] += 1e4
@@ -58,10 +59,10 @@ def test_finite_values_and_gradients(classes, case, covariance, samples, dtype):
 
 @pytest.mark.parametrize("samples", SAMPLES)
 @pytest.mark.parametrize("covariance", COVARIANCES)
-@pytest.mark.parametrize("classes", CLASSES)
-def test_minus_infinity_masks_a_class(classes, covariance, samples):
+@pytest.mark.parametrize(("classes", "factors"), SIZES)
+def test_minus_infinity_masks_a_class(classes, factors, covariance, samples):
     """As if the class were not there."""
-    head = random_head(covariance, 20, classes, dtype=torch.float32)
+    head = random_head(covariance, 20 if factors < 100 else 3, classes, factors, dtype=torch.float32)
     with torch.no_grad():
         head["loc"][::2, 2] = -math.inf
     options = {"num_samples": samples, "seed": 3}
@@ -93,9 +94,9 @@ def test_minus_infinity_masks_a_class(classes, covariance, samples):
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 @pytest.mark.parametrize("argument", ["loc", "scale", "cov_factor", "factor_scale"])
 @pytest.mark.parametrize("samples", SAMPLES)
-@pytest.mark.parametrize("classes", CLASSES)
-def test_nan_and_infinity_stay_in_their_row(classes, argument, bad, samples):
-    head = {n: t.detach() for n, t in random_head("per_row_scaled", 20, classes, dtype=torch.float32).items()}
+@pytest.mark.parametrize(("classes", "factors"), SIZES)
+def test_nan_and_infinity_stay_in_their_row(classes, factors, argument, bad, samples):
+    head = {n: t.detach() for n, t in random_head("per_row_scaled", 20, classes, factors, dtype=torch.float32).items()}
     good_head = {name: tensor.clone() for name, tensor in head.items()}
     head[argument][7].view(-1)[1] = bad
     head, good_head = cast(head, torch.float32), cast(good_head, torch.float32)
@@ -118,12 +119,26 @@ def test_nan_and_infinity_stay_in_their_row(classes, argument, bad, samples):
 
 
 @pytest.mark.parametrize("samples", SAMPLES)
-@pytest.mark.parametrize("classes", CLASSES)
-def test_all_classes_masked_is_nan(classes, samples):
+@pytest.mark.parametrize(("classes", "factors"), SIZES)
+def test_all_classes_masked_is_nan(classes, factors, samples):
     """As in log_softmax: there is no distribution over no classes."""
-    loc, scale = torch.full((2, classes), -math.inf), torch.ones(2, classes)
-    assert functional.mc_log_probs(loc, scale, num_samples=samples, seed=0).isnan().all()
-    assert functional.mc_statistics(loc, scale, num_samples=samples, seed=0).mean.isnan().all()
+    head = torch.full((2, classes), -math.inf), torch.ones(2, classes), torch.ones(2, classes, factors)
+    assert functional.mc_log_probs(*head, num_samples=samples, seed=0).isnan().all()
+    assert functional.mc_statistics(*head, num_samples=samples, seed=0).mean.isnan().all()
+
+
+@pytest.mark.parametrize("samples", SAMPLES)
+def test_a_masked_tile_of_classes(samples):
+    """All of the first 260 classes: as if they were not there."""
+    head = random_head("per_row", 3, 600, 120, dtype=torch.float32)
+    with torch.no_grad():
+        head["loc"][:, :260] = -math.inf
+    log_probs = functional.mc_log_probs(**head, num_samples=samples, seed=3)
+    without = reference.sample_logits(**head, num_samples=samples, seed=3)[..., 260:].log_softmax(-1)
+    assert torch.isneginf(log_probs[:, :260]).all()
+    torch.testing.assert_close(log_probs[:, 260:], without.logsumexp(0) - math.log(samples), rtol=1e-5, atol=1e-4)
+    entropy = functional.mc_statistics(**head, num_samples=samples, seed=3).expected_entropy
+    torch.testing.assert_close(entropy, -(without.exp() * without).sum(-1).mean(0), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -139,9 +154,9 @@ def test_gradient_far_from_zero(offset, samples, dtype):
 
 
 @pytest.mark.parametrize("samples", SAMPLES)
-@pytest.mark.parametrize("classes", CLASSES)
-def test_masked_classes_have_no_gradient_in_sample_logits(classes, samples):
-    head = random_head("per_row_scaled", 20, classes, dtype=torch.float32)
+@pytest.mark.parametrize(("classes", "factors"), SIZES)
+def test_masked_classes_have_no_gradient_in_sample_logits(classes, factors, samples):
+    head = random_head("per_row_scaled", 20 if factors < 100 else 3, classes, factors, dtype=torch.float32)
     with torch.no_grad():
         head["loc"][::2, 2] = -math.inf
     logits = functional.sample_logits(**head, num_samples=samples, seed=3)

@@ -13,7 +13,10 @@ class Buffer {
  public:
   explicit Buffer(int64_t size)
       : bytes_(sizeof(E) * static_cast<std::size_t>(size)), data_(static_cast<E*>(allocate_scratch(bytes_))) {}
-  ~Buffer() { free_scratch(data_, bytes_); }
+  ~Buffer() {
+    if (data_ != nullptr) free_scratch(data_, bytes_);
+  }
+  Buffer(Buffer&& other) : bytes_(other.bytes_), data_(std::exchange(other.data_, nullptr)) {}
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
   E* get() const { return data_; }

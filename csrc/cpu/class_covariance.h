@@ -44,12 +44,14 @@ class Sampler<T, ClassLanes<T>> {
         slices_(Lanes::slices(head)),
         scale_(head.classes),
         factor_(vectors_ * head.factors),
-        noise_(head.seed, head.classes + head.factors, slices_),
+        noise_(head, slices_),
         center_(vectors_),
         utility_(slices_ * vectors_) {}
 
-  void bind(const Lanes& lanes) {
+  // `given` are numbers of the row's samples, where its classes are a tile.
+  void bind(const Lanes& lanes, const SampleNumbers<T>* given = nullptr) {
     lanes_ = lanes;
+    given_ = given;
     scale_.bind(lanes, head_.scale, head_.classes);
     V zero{};
     for (int64_t c = 0; c < vectors_; ++c) zero += scale_[c] * V{};
@@ -80,11 +82,10 @@ class Sampler<T, ClassLanes<T>> {
     const int64_t left = head_.samples - sample, slices = left < slices_ ? left : slices_;
     noise_.fill(static_cast<uint64_t>(head_.row_offset) + static_cast<uint64_t>(lanes_.row), sample, slices);
     const int64_t stride = noise_.stride(), factors = head_.factors;
-    const T* eta = noise_.normals() + head_.classes;
+    const T* eta = noise_.eta();
     const V inverse_temperature = splat<V>(1 / head_.temperature);
-    const Draw<T, Lanes> draw{
-        sample, slices, vectors_, utility_.get(), noise_.normals(), eta, stride, lane<V>::iota() >= 0, true};
-
+    const Draw<T, Lanes> draw{sample, slices, vectors_, utility_.get(), noise_.eps(), eta, stride, lane<V>::iota() >= 0,
+                              true,   given_};
     V* __restrict utility = utility_.get();
     for_blocks<2>(vectors_, [&](int64_t c, auto vectors) {
       constexpr int kVectors = decltype(vectors)::value;
@@ -92,9 +93,7 @@ class Sampler<T, ClassLanes<T>> {
       for (int i = 0; i < kVectors; ++i) center[i] = center_[c + i];
       for_blocks<kBlock / kVectors>(slices, [&](int64_t s, auto samples) {
         constexpr int kSamples = decltype(samples)::value;
-        V noise[kVectors][kSamples];
-        for (int i = 0; i < kVectors; ++i)
-          for (int j = 0; j < kSamples; ++j) noise[i][j] = scale_[c + i] * draw.eps(s + j, c + i);
+        V noise[kVectors][kSamples] = {};
         for (int64_t r = 0; r < factors; ++r) {
           V factor[kVectors];
           for (int i = 0; i < kVectors; ++i) factor[i] = factor_[(c + i) * factors + r];
@@ -104,8 +103,10 @@ class Sampler<T, ClassLanes<T>> {
           }
         }
         for (int i = 0; i < kVectors; ++i)
-          for (int j = 0; j < kSamples; ++j)
-            utility[(s + j) * vectors_ + c + i] = center[i].utility(noise[i][j], inverse_temperature);
+          for (int j = 0; j < kSamples; ++j) {
+            const V sum = lane<V>::fmadd(scale_[c + i], draw.eps(s + j, c + i), noise[i][j]);
+            utility[(s + j) * vectors_ + c + i] = center[i].utility(sum, inverse_temperature);
+          }
       });
     });
     return draw;
@@ -114,6 +115,7 @@ class Sampler<T, ClassLanes<T>> {
  private:
   const Head<T>& head_;
   Lanes lanes_;
+  const SampleNumbers<T>* given_ = nullptr;
   int64_t vectors_, slices_;
   typename Lanes::View scale_;
   Buffer<V> factor_;  // [vector][factor], times the factor scale

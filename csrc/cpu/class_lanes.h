@@ -62,14 +62,16 @@ struct ClassLanes {
   }
 
   void put(T* out, int64_t row_size, int64_t i, Total value) const { out[row * row_size + i] = static_cast<T>(value); }
-  void put_run(T* out, int64_t size, const Total* values, Total factor) const {
-    for (int64_t i = 0; i < size; ++i) put(out, size, i, values[i] * factor);
+  void put_run(T* out, int64_t row_size, int64_t size, const Total* values, Total factor) const {
+    for (int64_t i = 0; i < size; ++i) put(out, row_size, i, values[i] * factor);
   }
 
   Total get(const T* in) const { return in[row]; }
   V at_target(const V* by_class, const int64_t* target) const { return splat<V>(numbers(by_class)[target[row]]); }
-  void subtract_at_target(V* by_class, const int64_t* target, V value) const {
-    numbers(by_class)[target[row]] -= value[0];
+  // Where the target is among the classes of the tile.
+  void subtract_at_target(const Head<T>& head, V* by_class, const int64_t* target, V value) const {
+    const int64_t k = target[row] - head.first_class;
+    if (k >= 0 && k < head.classes) numbers(by_class)[k] -= value[0];
   }
 
   static Total at(const V* by_class, int64_t k) { return numbers(by_class)[k]; }
@@ -108,7 +110,7 @@ struct ClassLanes {
   void for_vectors(const Head<T>& head, int64_t sample, int64_t slices, const F& f) const {
     for (int64_t s = 0; s < slices; ++s)
       for (int64_t c = 0; c < vectors(head.classes); ++c)
-        f(((sample + s) * head.rows + row) * head.classes + c * width, head.classes - c * width,
+        f(((sample + s) * head.rows + row) * head.all_classes + c * width, head.classes - c * width,
           s * vectors(head.classes) + c);
   }
 

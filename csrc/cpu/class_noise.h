@@ -6,6 +6,7 @@
 #pragma once
 
 #include "buffer.h"
+#include "head.h"
 #include "noise.h"
 
 namespace hetnet {
@@ -19,11 +20,13 @@ class ClassNoise {
   static constexpr int64_t kWidth = lane<V>::width;
 
  public:
-  // Of `dimensions` dimensions a sample, for up to `samples` samples at a time.
-  ClassNoise(uint64_t seed, int64_t dimensions, int64_t samples)
-      : keys_(seed),
-        calls_((dimensions + 3) / 4),
+  // Of a head's classes and factors, for up to `samples` samples at a time.
+  ClassNoise(const Head<T>& head, int64_t samples)
+      : keys_(head.seed),
+        first_call_(head.first_class / 4),
+        class_calls_((head.first_class + head.classes + 3) / 4 - first_call_),
         samples_(samples),
+        calls_(class_calls_ + factor_calls(head)),
         starts_(vectors(samples)),
         normals_(vectors(samples) * 4 * kWidth + kWidth) {
     // Whole vectors are read, which may end beyond the last normal.
@@ -55,8 +58,9 @@ class ClassNoise {
     }
   }
 
-  // The normals of the last `fill`: dimension d of its sample s is normals()[s * stride() + d].
-  const T* normals() const { return normals_.get(); }
+  // The normals of the last `fill`: class k of its sample s has eps()[s * stride() + k].
+  const T* eps() const { return normals_.get(); }
+  const T* eta() const { return normals_.get() + eta_; }
   int64_t stride() const { return 4 * calls_; }
 
  private:
@@ -67,28 +71,41 @@ class ClassNoise {
     W second_product;
   };
 
+  // The factors' dimensions follow those of all classes, and may begin in the call of the last ones.
+  int64_t factor_calls(const Head<T>& head) {
+    const int64_t call = head.all_classes / 4, after_classes = first_call_ + class_calls_;
+    factor_call_ = call < after_classes ? after_classes : call;
+    eta_ = call < after_classes ? head.all_classes - head.first_class : 4 * class_calls_ + head.all_classes % 4;
+    const int64_t end = (head.all_classes + head.factors + 3) / 4;
+    return head.factors > 0 && end > factor_call_ ? end - factor_call_ : 0;
+  }
+
   int64_t vectors(int64_t samples) const { return (samples * calls_ + kWidth - 1) / kWidth; }
 
   void start(uint32_t row_high) {
     row_high_ = row_high;
-    uint64_t call = 0, sample = 0;
+    int64_t call_of_sample = 0;
+    uint64_t sample = 0;
     for (int64_t i = 0; i < vectors(samples_); ++i) {
       uint64_t first[kWidth], second[kWidth];
       for (int run = 0; run < kWidth; ++run) {
         using Number = word_ops<uint32_t>;
+        const int64_t call =
+            call_of_sample < class_calls_ ? first_call_ + call_of_sample : factor_call_ + call_of_sample - class_calls_;
         const uint64_t product = Number::multiply(kPhiloxMultipliers[0], static_cast<uint32_t>(call));
         const int l = lane<V>::lane_of_run(run);
         first[l] = sample << 32 | Number::low(product);
         second[l] = Number::multiply(kPhiloxMultipliers[1],
                                      hetnet::xor_words(Number::high(product), row_high, keys_.words[0][1]));
-        if (++call == static_cast<uint64_t>(calls_)) ++sample, call = 0;
+        if (++call_of_sample == calls_) ++sample, call_of_sample = 0;
       }
       starts_[i] = {W::of(first), W::of(second)};
     }
   }
 
   PhiloxKeys keys_;
-  int64_t calls_, samples_;
+  int64_t first_call_, class_calls_, factor_call_, eta_;  // of the classes and of the factors; place of the first eta
+  int64_t samples_, calls_;
   uint32_t row_high_;
   Buffer<Start> starts_;
   Buffer<T> normals_;

@@ -9,6 +9,15 @@
 namespace hetnet {
 namespace HETNET_CPU_NAMESPACE {
 
+// What a tile of classes must be told about each sample, since it takes all classes to know.
+template <class T>
+struct SampleNumbers {
+  T* max;          // largest utility
+  T* inverse_sum;  // 1 / sum_k exp(u_k - max)
+  T* log_sum;      // log sum_k exp(u_k - max)
+  T* weight;       // a reduction's own
+};
+
 // One draw: all that is random of some samples of a group of rows.
 template <class T, class Lanes>
 struct Draw {
@@ -22,6 +31,7 @@ struct Draw {
   int64_t stride;                // from one slice's normals to the next's
   typename lane<V>::Mask valid;  // lanes that stand for a sample
   bool all_valid;
+  const SampleNumbers<T>* given;  // of all samples, where the classes are a tile
 
   HETNET_INLINE int64_t slices() const { return Lanes::most_slices == 1 ? 1 : filled_slices; }
   HETNET_INLINE V eps(int64_t slice, int64_t vector) const {
@@ -114,9 +124,10 @@ class Sampler {
       }
       for_blocks(classes, [&](int64_t k, auto count) {
         constexpr int kCount = decltype(count)::value;
-        V noise[kCount];
-        for (int j = 0; j < kCount; ++j) noise[j] = scale_[k + j] * noise_[k + j];
+        // The diagonal's noise last: where it is large, the products would be rounded to its last place.
+        V noise[kCount] = {};
         add_products<kCount>(noise, factors, scaled_eta, [&](int64_t j, int64_t r) { return factor(k + j, r); });
+        for (int j = 0; j < kCount; ++j) noise[j] = lane<V>::fmadd(scale_[k + j], noise_[k + j], noise[j]);
         set_utilities<kCount>(k, noise);
       });
     }
@@ -128,7 +139,8 @@ class Sampler {
             reinterpret_cast<const T*>(eta),
             0,
             lanes_.valid(head_, sample),
-            lanes_.all_valid(head_, sample)};
+            lanes_.all_valid(head_, sample),
+            nullptr};
   }
 
   HETNET_INLINE V factor(int64_t k, int64_t r) const { return factor_[k * head_.factors + r]; }

@@ -105,7 +105,7 @@ class ClassOuterProduct {
     if (head.shared_factor) {
       for (int64_t i = 0; i < size; ++i) shared[i] += totals[i] * by;
     } else {
-      T* out = grad.factor + row * size;
+      T* out = grad.factor + row * head.all_classes * head.factors;
       for (int64_t i = 0; i < size; ++i) out[i] = static_cast<T>(totals[i] * by);
     }
   }
@@ -269,13 +269,13 @@ class OuterProduct<T, RowLanes<T>> {
         }
         dot[r] = sum;
       }
-      lanes.put_run(grad.factor_scale, factors, dot.get(), by);
+      lanes.put_run(grad.factor_scale, factors, factors, dot.get(), by);
       totals = scaled.get();
     }
     if (head.shared_factor)
       for (int64_t i = 0; i < classes * factors; ++i) shared[i] += lanes.sum_over_rows(totals[i] * by);
     else
-      lanes.put_run(grad.factor, classes * factors, totals, by);
+      lanes.put_run(grad.factor, head.all_classes * factors, classes * factors, totals, by);
   }
 
  private:
@@ -362,8 +362,8 @@ class GradientSums {
                     const HeadGradient<T>& grad, double* shared) {
     const Lanes& lanes = sampler.lanes();
     const X by = factor / splat<X>(head.temperature);
-    lanes.put_run(grad.loc, head.classes, totals, by);
-    lanes.put_run(grad.scale, head.classes, totals + head.classes, by);
+    lanes.put_run(grad.loc, head.all_classes, head.classes, totals, by);
+    lanes.put_run(grad.scale, head.all_classes, head.classes, totals + head.classes, by);
     totals += 2 * head.classes;
     shared[shared_size(head) - 1] -= lanes.sum_over_rows(totals[0] * by);
     if (head.factors > 0) Product::store(head, sampler, totals + 1, by, grad, shared);

@@ -18,6 +18,9 @@ struct RowData {
 template <class T>
 struct Head {
   int64_t rows, classes, factors, samples;
+  // The classes may be a tile of those of a larger head: its classes from first_class on, a multiple
+  // of 4. Rows of outputs are as long as all of its classes.
+  int64_t first_class, all_classes;
   RowData<T> loc, scale;    // classes
   RowData<T> factor;        // classes x factors; without data where factors == 0
   bool shared_factor;       // one factor (of row stride 0) for all rows, with one gradient

@@ -14,11 +14,12 @@ struct Softmax {
   V inverse_sum[kSlices];  // 1 / sum_k exp(u_k - max)
   V log_sum[kSlices];      // log sum_k exp(u_k - max)
   V entropy[kSlices];      // only if asked for
+  V sum[kSlices];          // sum_k exp(u_k - max), where a tile of classes asks
 
   HETNET_INLINE V log_probability(int64_t slice, V utility) const { return utility - max[slice] - log_sum[slice]; }
 };
 
-// Both functions write exp(u_k - max) to `exponential`. A NaN or +inf among a sample's utilities
+// The functions write exp(u_k - max) to `exponential`. A NaN or +inf among a sample's utilities
 // makes all of its results NaN; a utility of -inf has probability 0.
 
 // A class in each vector, and samples or rows along the lanes. Lanes that are not valid get
@@ -108,7 +109,9 @@ HETNET_INLINE void softmax_over_lanes(const V* __restrict utility, int64_t slice
     partial[s] = L::maximum(maxima[0], maxima[1]);
   }
   for_lanes_of_slices<V>(slices, [&](int64_t first, int64_t count) {
-    const V max = L::maxima(partial + first);
+    // Where all classes of a tile are masked, any finite number leaves them probability 0.
+    const V most = L::maxima(partial + first);
+    const V max = L::select(most == splat<V>(-std::numeric_limits<S>::infinity()), V{}, most);
     for (int64_t i = 0; i < count; ++i) result.max[first + i] = splat<V>(max[i]);
   });
 
@@ -130,11 +133,34 @@ HETNET_INLINE void softmax_over_lanes(const V* __restrict utility, int64_t slice
     V entropy{};
     if constexpr (kEntropy) entropy = log_sum - L::sums(weighted + first) * inverse_sum;
     for (int64_t i = 0; i < count; ++i) {
+      result.sum[first + i] = splat<V>(sum[i]);
       result.inverse_sum[first + i] = splat<V>(inverse_sum[i]);
       result.log_sum[first + i] = splat<V>(log_sum[i]);
       if constexpr (kEntropy) result.entropy[first + i] = splat<V>(entropy[i]);
     }
   });
+}
+
+// The same for a tile of classes, where max, inverse_sum and log_sum of all classes are known. The
+// entropies are the tile's parts of them.
+template <bool kEntropy, class V, int64_t kSlices>
+HETNET_INLINE void softmax_of_tile(const V* __restrict utility, int64_t slices, int64_t vectors,
+                                   V* __restrict exponential, Softmax<V, kSlices>& result) {
+  using L = lane<V>;
+  using S = typename L::Scalar;
+  for (int64_t s = 0; s < slices; ++s) {
+    const V* u = utility + s * vectors;
+    V* e = exponential + s * vectors;
+    const V max = result.max[s];
+    for (int64_t c = 0; c < vectors; ++c) e[c] = exp(u[c] - max);
+    if constexpr (kEntropy) {
+      const V parts = sum_in_fours<V>(vectors, [&](int64_t c) {
+        const V difference = L::maximum(splat<V>(std::numeric_limits<S>::lowest()), u[c] - max);
+        return e[c] * (result.log_sum[s] - difference);
+      });
+      result.entropy[s] = splat<V>(L::sum(parts)) * result.inverse_sum[s];
+    }
+  }
 }
 
 }  // namespace HETNET_CPU_NAMESPACE

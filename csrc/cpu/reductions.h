@@ -39,8 +39,10 @@ class Probabilities {
   void of(const Draw<T, Lanes>& draw) {
     if constexpr (Lanes::most_slices == 1)
       softmax_over_vectors<kEntropy>(draw.utility, vectors_, draw.valid, exponential_.get(), softmax_);
-    else
+    else if (draw.given == nullptr)
       softmax_over_lanes<kEntropy>(draw.utility, draw.slices(), vectors_, exponential_.get(), softmax_);
+    else
+      of_tile<kEntropy>(draw);
   }
 
   HETNET_INLINE const Softmax<V, Lanes::most_slices>& softmax() const { return softmax_; }
@@ -51,6 +53,16 @@ class Probabilities {
   V* exponential(int64_t s = 0) const { return &exponential_[s * vectors_]; }
 
  private:
+  template <bool kEntropy>
+  void of_tile(const Draw<T, Lanes>& draw) {
+    for (int64_t s = 0; s < draw.slices(); ++s) {
+      softmax_.max[s] = splat<V>(draw.given->max[draw.sample + s]);
+      softmax_.inverse_sum[s] = splat<V>(draw.given->inverse_sum[draw.sample + s]);
+      softmax_.log_sum[s] = splat<V>(draw.given->log_sum[draw.sample + s]);
+    }
+    softmax_of_tile<kEntropy>(draw.utility, draw.slices(), vectors_, exponential_.get(), softmax_);
+  }
+
   int64_t vectors_;
   Buffer<V> exponential_;
   Softmax<V, Lanes::most_slices> softmax_;
@@ -296,7 +308,10 @@ struct LogProbGradientSum {
           return delta[s * vectors + c] = reduction.weight[c] * ratio;
         });
       }
-      Lanes::sum_over_classes(total, draw.slices());
+      if (draw.given == nullptr)
+        Lanes::sum_over_classes(total, draw.slices());
+      else
+        for (int64_t s = 0; s < draw.slices(); ++s) total[s] = splat<V>(draw.given->weight[draw.sample + s]);
       for (int64_t s = 0; s < draw.slices(); ++s) {
         const V* probability = probabilities.exponential(s);
         V* gradient = &delta[s * vectors];
@@ -345,16 +360,21 @@ struct LikelihoodSum {
       V draw_sum{};
       for (int64_t s = 0; s < draw.slices(); ++s) {
         V* probability = probabilities.exponential(s);
-        const V target_utility = lanes.at_target(draw.utility + s * vectors, reduction.target);
-        const V log_likelihood = softmax.log_probability(s, target_utility);
-        const V weight = kRelative ? exp(log_likelihood - reduction.reference)
-                                   : lanes.at_target(probability, reduction.target) * softmax.inverse_sum[s];
+        V weight;
+        if (draw.given != nullptr) {
+          weight = splat<V>(draw.given->weight[draw.sample + s]);
+        } else {
+          const V target_utility = lanes.at_target(draw.utility + s * vectors, reduction.target);
+          const V log_likelihood = softmax.log_probability(s, target_utility);
+          weight = kRelative ? exp(log_likelihood - reduction.reference)
+                             : lanes.at_target(probability, reduction.target) * softmax.inverse_sum[s];
+          largest = lane<V>::maximum(largest, log_likelihood);
+        }
         draw_sum += weight;
-        largest = lane<V>::maximum(largest, log_likelihood);
         if constexpr (kGradient) {
           const V scale = weight * softmax.inverse_sum[s];
           for (int64_t c = 0; c < vectors; ++c) probability[c] *= scale;
-          lanes.subtract_at_target(probability, reduction.target, weight);
+          lanes.subtract_at_target(reduction.head, probability, reduction.target, weight);
         }
       }
       weight_sum += draw_sum;

@@ -59,17 +59,18 @@ struct RowLanes {
 
   // out[sample][row][class] from a draw's vectors, and back.
   void scatter(const Head<T>& head, int64_t sample, int64_t, const V* by_class, T* out) const {
-    scatter_lanes(by_class, head.classes, count, head.classes, out + (sample * head.rows + first) * head.classes);
+    scatter_lanes(by_class, head.classes, count, head.all_classes,
+                  out + (sample * head.rows + first) * head.all_classes);
   }
   void gather(const Head<T>& head, int64_t sample, int64_t, const T* in, V* by_class) const {
-    gather_lanes(in + (sample * head.rows + first) * head.classes, head.classes, count, head.classes, by_class);
+    gather_lanes(in + (sample * head.rows + first) * head.all_classes, head.classes, count, head.all_classes, by_class);
   }
 
   void put(T* out, int64_t row_size, int64_t i, Total value) const {
     for (int64_t l = 0; l < count; ++l) out[(first + l) * row_size + i] = value[l];
   }
-  void put_run(T* out, int64_t size, const Total* values, Total factor) const {
-    scatter_lanes(values, size, count, size, out + first * size, factor);
+  void put_run(T* out, int64_t row_size, int64_t size, const Total* values, Total factor) const {
+    scatter_lanes(values, size, count, row_size, out + first * row_size, factor);
   }
 
   Total get(const T* in) const {
@@ -82,7 +83,7 @@ struct RowLanes {
     for (int64_t l = 0; l < lane<V>::width; ++l) value[l] = by_class[target[row(l)]][l];
     return value;
   }
-  void subtract_at_target(V* by_class, const int64_t* target, V value) const {
+  void subtract_at_target(const Head<T>&, V* by_class, const int64_t* target, V value) const {
     for (int64_t l = 0; l < lane<V>::width; ++l) by_class[target[row(l)]][l] -= value[l];
   }
 

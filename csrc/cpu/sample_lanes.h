@@ -62,22 +62,24 @@ struct SampleLanes {
 
   // out[sample][row][class] from a draw's vectors, and back.
   void scatter(const Head<T>& head, int64_t sample, int64_t, const V* by_class, T* out) const {
-    const int64_t count = head.samples - sample, stride = head.rows * head.classes;
-    scatter_lanes(by_class, head.classes, count, stride, out + sample * stride + row * head.classes);
+    const int64_t count = head.samples - sample, stride = head.rows * head.all_classes;
+    scatter_lanes(by_class, head.classes, count, stride, out + sample * stride + row * head.all_classes);
   }
   void gather(const Head<T>& head, int64_t sample, int64_t, const T* in, V* by_class) const {
-    const int64_t count = head.samples - sample, stride = head.rows * head.classes;
-    gather_lanes(in + sample * stride + row * head.classes, head.classes, count, stride, by_class);
+    const int64_t count = head.samples - sample, stride = head.rows * head.all_classes;
+    gather_lanes(in + sample * stride + row * head.all_classes, head.classes, count, stride, by_class);
   }
 
   void put(T* out, int64_t row_size, int64_t i, Total value) const { out[row * row_size + i] = static_cast<T>(value); }
-  void put_run(T* out, int64_t size, const Total* values, Total factor) const {
-    for (int64_t i = 0; i < size; ++i) put(out, size, i, values[i] * factor);
+  void put_run(T* out, int64_t row_size, int64_t size, const Total* values, Total factor) const {
+    for (int64_t i = 0; i < size; ++i) put(out, row_size, i, values[i] * factor);
   }
 
   Total get(const T* in) const { return in[row]; }
   V at_target(const V* by_class, const int64_t* target) const { return by_class[target[row]]; }
-  void subtract_at_target(V* by_class, const int64_t* target, V value) const { by_class[target[row]] -= value; }
+  void subtract_at_target(const Head<T>&, V* by_class, const int64_t* target, V value) const {
+    by_class[target[row]] -= value;
+  }
 
   static Total at(const V* by_class, int64_t k) { return by_class[k][0]; }
   static void set(V* by_class, int64_t k, Total value) { by_class[k] = splat<V>(static_cast<T>(value)); }
