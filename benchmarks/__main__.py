@@ -26,7 +26,7 @@ from typing import Any
 import curves
 import jobs
 import mnist
-import noise
+import stages
 import torch
 from measure import Call, Timing, interleaved, machine, once, peak_growth
 
@@ -40,7 +40,7 @@ HEADER = """\
 class Benchmark:
     def __init__(self, rounds: int, compiled: bool, root: str) -> None:
         self.rounds, self.compiled, self.root = rounds, compiled, root
-        self.noise = noise.nanoseconds_a_normal(rounds)
+        self.noise = stages.nanoseconds_a_normal(rounds)
 
     def timed(self, job: jobs.Job) -> Iterator[Result]:
         times = interleaved(jobs.calls(job, self.compiled), self.rounds)
@@ -100,7 +100,7 @@ def _time(seconds: float) -> str:
 
 
 CASES = {"inference": jobs.INFERENCE, "small": jobs.SMALL, "training": jobs.TRAINING, "large": jobs.LARGE}
-OTHERS = ("mnist", "growth", "threads")
+OTHERS = ("mnist", "growth", "threads", "stages")
 
 
 def main() -> None:
@@ -127,7 +127,8 @@ def main() -> None:
     print(", ".join(f"{key} {value}" for key, value in report["machine"].items()))
     if benchmark.noise is not None:
         print(f"drawing a normal: {benchmark.noise:.2f} ns of a thread")
-    print(f"\n{HEADER}")
+    if set(chosen) - {"growth", "threads", "stages"}:
+        print(f"\n{HEADER}")
 
     for name in chosen:
         lines = (
@@ -136,6 +137,13 @@ def main() -> None:
         for result in lines:
             report["results"].append(result)
             print(line(result), flush=True)
+    if "stages" in chosen and benchmark.noise is not None:
+        print("\nwhere the time of mc_nll_loss goes, one thread")
+        report["stages"] = {
+            str(job): stages.shares(job._replace(rows=16), benchmark.noise) for job in [jobs.SMALL[1], *jobs.TRAINING]
+        }
+        for job, shares in report["stages"].items():
+            print(f"  {job}: " + ", ".join(f"{stage} {share:.0%}" for stage, share in shares.items()))
     for name in ("growth", "threads"):
         if name in chosen:
             report[name] = getattr(curves, name)(options.rounds)

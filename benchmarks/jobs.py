@@ -74,7 +74,7 @@ def calls(job: Job, with_compiled: bool) -> dict[str, Call]:
     names = [ONE_PASS, DROP_IN] if job.kind == "loss" else [STATISTICS]
     if job.kind == "statistics" and job.factors > 0:
         names.append(CHOLESKY)
-    if fits_in_memory(8 * job.samples_bytes) or job.kind == "statistics":
+    if fits_in_memory(32 * job.samples_bytes) or job.kind == "statistics":  # with autograd and 64-bit noise
         names += [REFERENCE, EAGER] + [COMPILED] * with_compiled
     return {name: call(job, name) for name in names}
 

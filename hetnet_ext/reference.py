@@ -84,8 +84,17 @@ def nll_loss_of(head: Head, target: Tensor, weight: Tensor | None, ignore_index:
         )
     # An ignored row counts for nothing, not even as NaN.
     ignored = target == ignore_index
+
+    def without_ignored(x: Tensor | None, dimensions: int) -> Tensor | None:
+        if x is None or x.dim() != dimensions:
+            return x  # absent, or shared by all rows
+        return x.masked_fill(ignored.view(-1, *[1] * (dimensions - 1)), 0)
+
     head = head._replace(
-        loc=head.loc.masked_fill(ignored[:, None], 0), scale=head.scale.masked_fill(ignored[:, None], 0)
+        loc=head.loc.masked_fill(ignored[:, None], 0),
+        scale=head.scale.masked_fill(ignored[:, None], 0),
+        cov_factor=without_ignored(head.cov_factor, 3),
+        factor_scale=without_ignored(head.factor_scale, 2),
     )
     return F.nll_loss(log_probs_of(head), target, weight, ignore_index=ignore_index, reduction=reduction)
 

@@ -136,6 +136,24 @@ def test_a_masked_target_and_rows_that_count_for_nothing(samples):
     assert functional.mc_nll_loss(loc, torch.ones(4, 3), torch.full((4,), -100), reduction="sum", **options) == 0
 
 
+@pytest.mark.parametrize("samples", [5, 40])
+@pytest.mark.parametrize(("classes", "factors"), [(3, 2), (130, 3), (530, 120)])
+@pytest.mark.parametrize("name", ["loc", "scale", "cov_factor", "factor_scale"])
+def test_an_ignored_row_may_hold_nan(name, classes, factors, samples):
+    """Its gradients are zeros, and the others' those of a batch without it."""
+    head = random_head("per_row_scaled", 3, classes, factors, dtype=torch.float32)
+    with torch.no_grad():
+        head[name][1] = math.nan
+    target = torch.tensor([0, -100, 2])
+    got = gradients(nll(head, target, num_samples=samples, seed=1), head, torch.ones(()))
+    fine = {n: t.detach().nan_to_num(1).double().requires_grad_() for n, t in head.items()}
+    want = gradients(exact_nll(fine, target, num_samples=samples, seed=1), fine, torch.ones(()))
+    for argument in head:
+        torch.testing.assert_close(got[argument].double(), want[argument], rtol=1e-3, atol=1e-5)
+    for argument in ("loc", "scale", "cov_factor", "factor_scale"):
+        assert not got[argument][1].any()
+
+
 @pytest.mark.parametrize("batch", [(), (4,), (2, 3)])
 def test_leading_dimensions(batch):
     rows = math.prod(batch)
