@@ -40,7 +40,7 @@ HEADER = """\
 class Benchmark:
     def __init__(self, rounds: int, compiled: bool, root: str) -> None:
         self.rounds, self.compiled, self.root = rounds, compiled, root
-        self.noise = stages.nanoseconds_a_normal(rounds)
+        self.noise = stages.nanoseconds_a_normal()
 
     def timed(self, job: jobs.Job) -> Iterator[Result]:
         times = interleaved(jobs.calls(job, self.compiled), self.rounds)
@@ -139,9 +139,7 @@ def main() -> None:
             print(line(result), flush=True)
     if "stages" in chosen and benchmark.noise is not None:
         print("\nwhere the time of mc_nll_loss goes, one thread")
-        report["stages"] = {
-            str(job): stages.shares(job._replace(rows=16), benchmark.noise) for job in [jobs.SMALL[1], *jobs.TRAINING]
-        }
+        report["stages"] = {str(job): stages.shares(job._replace(rows=16)) for job in [jobs.SMALL[1], *jobs.TRAINING]}
         for job, shares in report["stages"].items():
             print(f"  {job}: " + ", ".join(f"{stage} {share:.0%}" for stage, share in shares.items()))
     for name in ("growth", "threads"):

@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 
 
 def save(report: dict[str, Any], path: str) -> None:
+    matplotlib.rcdefaults()  # probly sets a style of its own
     figure, axes = plt.subplots(2, 3, figsize=(13, 7.5), layout="constrained")
     _ratios(axes[0, 0], report["results"])
     flat = [*axes[0, 1:], *axes[1, :]]

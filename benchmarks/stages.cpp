@@ -19,44 +19,59 @@ void parallel_ranges(int64_t count, int64_t, void (*fn)(const void*, int64_t, in
 namespace benchmark {
 namespace {
 
-// Seconds of the fastest of several calls.
+constexpr int kRounds = 25;
+
+// Lowers `best` to the seconds that a call takes.
 template <class F>
-double seconds(const F& call) {
-  double best = 1e9;
-  for (int i = 0; i < 15; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    call();
-    best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  }
-  return best;
+void time_once(const F& call, double& best) {
+  const auto start = std::chrono::steady_clock::now();
+  call();
+  best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
 }
 
+// Draws normals and does nothing else. Returns how many.
+int64_t draw_noise() {
+  constexpr int64_t kDimensions = 200, kVectors = 500;
+  const PhiloxKeys keys(1);
+  FloatVec normals[kDimensions];
+  for (int64_t i = 0; i < kVectors; ++i) {
+    const StreamPosition<FloatWords, uint32_t, uint32_t> position{FloatWords::sequence_low(static_cast<uint64_t>(i)), 1,
+                                                                  0};
+    fill_normals<float>(keys, position, kDimensions, normals);
+    asm volatile("" : : "r"(normals) : "memory");  // as if somebody read them
+  }
+  return kDimensions * kVectors * lane<FloatVec>::width;
+}
+
+// Stages take turns, so that all of them see the processor at its best.
 template <class Lanes>
 void time_stages(const Head<float>& head, const NllTarget<float>& target, const HeadGradient<float>& grad,
                  double* out) {
-  std::vector<float> loss(static_cast<std::size_t>(head.rows));
-  out[0] = seconds([&] { nll<float, Lanes>(head, target, loss.data(), &grad); });
-
   const int64_t groups = group_count<Lanes>(head), step = Lanes::samples_per_draw(head);
+  std::vector<float> loss(static_cast<std::size_t>(head.rows));
   Sampler<float, Lanes> sampler(head);
+  sampler.bind(Lanes(head, 0));
+  Probabilities<float, Lanes> probabilities(head);
+  GradientSums<float, Lanes> sums(head);
+  sums.clear();
+  const Draw<float, Lanes> draw = sampler.draw(0);
   const auto for_draws = [&](const auto& f) {
     for (int64_t g = 0; g < groups; ++g)
       for (int64_t s = 0; s < head.samples; s += step) f(s);
   };
-  const auto bind = [&] {
-    for (int64_t g = 0; g < groups; ++g) sampler.bind(Lanes(head, g));
-  };
-  bind();
-  out[1] = seconds([&] { for_draws([&](int64_t s) { sampler.draw(s); }); });
 
-  Probabilities<float, Lanes> probabilities(head);
-  const Draw<float, Lanes> draw = sampler.draw(0);
-  out[2] = seconds([&] { for_draws([&](int64_t) { probabilities.of(draw); }); });
-
-  GradientSums<float, Lanes> sums(head);
-  sums.clear();
-  out[3] = seconds(
-      [&] { for_draws([&](int64_t) { sums.add(draw, probabilities.exponential(), probabilities.softmax().max); }); });
+  for (int round = 0; round < kRounds; ++round) {
+    time_once([&] { nll<float, Lanes>(head, target, loss.data(), &grad); }, out[0]);
+    time_once([&] { for_draws([&](int64_t s) { sampler.draw(s); }); }, out[1]);
+    time_once([&] { for_draws([&](int64_t) { probabilities.of(draw); }); }, out[2]);
+    time_once(
+        [&] { for_draws([&](int64_t) { sums.add(draw, probabilities.exponential(), probabilities.softmax().max); }); },
+        out[3]);
+    time_once(draw_noise, out[4]);
+  }
+  const double normals =
+      static_cast<double>(head.rows * head.samples) * static_cast<double>(head.classes + head.factors);
+  out[4] *= normals / static_cast<double>(draw_noise());
 }
 
 }  // namespace
@@ -66,24 +81,14 @@ void time_stages(const Head<float>& head, const NllTarget<float>& target, const 
 using namespace hetnet;
 using namespace hetnet::benchmark;
 
-// Seconds to draw so many normals for classes along no lanes: 200 dimensions of `vectors` vectors of
-// samples. Returns how many normals these are.
-extern "C" int64_t draw_noise(int64_t vectors, float* result) {
-  constexpr int64_t kDimensions = 200;
-  const PhiloxKeys keys(1);
-  FloatVec normals[kDimensions];
-  FloatVec sum{};
-  for (int64_t i = 0; i < vectors; ++i) {
-    const StreamPosition<FloatWords, uint32_t, uint32_t> position{FloatWords::sequence_low(static_cast<uint64_t>(i)), 1,
-                                                                  0};
-    fill_normals<float>(keys, position, kDimensions, normals);
-    sum += normals[i % kDimensions];
-  }
-  *result = sum[0];
-  return kDimensions * vectors * lane<FloatVec>::width;
+extern "C" double seconds_a_normal() {
+  double best = 1;
+  for (int round = 0; round < kRounds; ++round) time_once(draw_noise, best);
+  return best / static_cast<double>(draw_noise());
 }
 
-// Seconds of the whole loss with its gradients, and of all draws, softmaxes and gradient sums in it.
+// Seconds of the whole loss with its gradients, and of all draws, softmaxes, gradient sums and normals
+// in it.
 extern "C" void time_stages(int64_t rows, int64_t classes, int64_t factors, int64_t samples, bool shared, double* out) {
   const auto numbers = [](int64_t size, float spread) {
     std::vector<float> x(static_cast<std::size_t>(size));
@@ -110,6 +115,7 @@ extern "C" void time_stages(int64_t rows, int64_t classes, int64_t factors, int6
   float temperature_grad;
   const HeadGradient<float> grad{loc_grad.data(), scale_grad.data(), factor_grad.data(), factor_scale_grad.data(),
                                  &temperature_grad};
+  std::fill(out, out + 5, 1e9);
   choose_lanes(head, [&](auto along) {
     benchmark::time_stages<typename decltype(along)::type>(head, {target.data(), weight.data()}, grad, out);
   });

@@ -14,7 +14,6 @@ from functools import cache
 from pathlib import Path
 
 from jobs import Job
-from measure import interleaved
 
 import hetnet_ext
 
@@ -26,7 +25,6 @@ FLAGS = {
         "-DHETNET_CPU_AVX512",
     ],
 }  # fmt: skip
-VECTORS = 2000
 
 
 @cache
@@ -47,32 +45,26 @@ def _library() -> ctypes.CDLL | None:
         return ctypes.CDLL(str(target))
 
 
-def nanoseconds_a_normal(rounds: int) -> float | None:
+def nanoseconds_a_normal() -> float | None:
     library = _library()
     if library is None:
         return None
-    library.draw_noise.restype = ctypes.c_int64
-    result = ctypes.c_float()
-
-    def draw() -> int:
-        return library.draw_noise(ctypes.c_int64(VECTORS), ctypes.byref(result))
-
-    return 1e9 * interleaved({"noise": draw}, rounds)["noise"].median / draw()
+    library.seconds_a_normal.restype = ctypes.c_double
+    return 1e9 * library.seconds_a_normal()
 
 
-def shares(job: Job, noise: float) -> dict[str, float] | None:
-    """Of the loss with its gradients on one thread; `noise` are nanoseconds a normal."""
+def shares(job: Job) -> dict[str, float] | None:
+    """Of the loss with its gradients on one thread."""
     library = _library()
     if library is None:
         return None
-    out = (ctypes.c_double * 4)()
+    out = (ctypes.c_double * 5)()
     sizes = [ctypes.c_int64(size) for size in (job.rows, job.classes, job.factors, job.samples)]
     library.time_stages(*sizes, ctypes.c_bool(job.form == "PE"), out)
-    whole, draws, softmax, gradient = out
-    noise_share = 1e-9 * noise * job.normals / whole
+    whole, draws, softmax, gradient, noise = out
     result = {
-        "noise": noise_share,
-        "covariance": draws / whole - noise_share,
+        "noise": noise / whole,
+        "covariance": (draws - noise) / whole,
         "softmax": softmax / whole,
         "gradient sums": gradient / whole,
     }
