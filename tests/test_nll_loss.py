@@ -167,8 +167,9 @@ def test_leading_dimensions(batch):
         assert torch.equal(got, want.reshape(batch) if reduction == "none" else want)
 
 
-def test_empty_batch():
-    head = random_head("shared_scaled", rows=0)
+@pytest.mark.parametrize(("classes", "factors"), [(6, 3), (531, 120)])
+def test_empty_batch(classes, factors):
+    head = random_head("shared_scaled", 0, classes, factors)
     target = torch.zeros(0, dtype=torch.int64)
     assert nll(head, target, num_samples=5, reduction="none").shape == (0,)
     loss = nll(head, target, num_samples=5, reduction="sum")

@@ -255,15 +255,16 @@ def test_leading_dimensions(covariance, batch):
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
 @pytest.mark.parametrize("batch", [(0,), (3, 0)])
-def test_empty_batch(covariance, batch):
-    flat = random_head(covariance, rows=0)
+@pytest.mark.parametrize(("classes", "factors"), SIZES)
+def test_empty_batch(classes, factors, covariance, batch):
+    flat = random_head(covariance, 0, classes, factors)
     shared = ("temperature", "cov_factor") if covariance.startswith("shared") else ("temperature",)
     head = {n: t if n in shared else t.detach().reshape(*batch, *t.shape[1:]).requires_grad_() for n, t in flat.items()}
     logits = functional.sample_logits(**head, num_samples=4)
     log_probs = functional.mc_log_probs(**head, num_samples=4)
     statistics = functional.mc_statistics(**head, num_samples=4)
-    assert logits.shape == (4, *batch, 6)
-    assert log_probs.shape == statistics.mean.shape == statistics.variance.shape == (*batch, 6)
+    assert logits.shape == (4, *batch, classes)
+    assert log_probs.shape == statistics.mean.shape == statistics.variance.shape == (*batch, classes)
     assert statistics.expected_entropy.shape == batch
     for output in (logits, log_probs):
         for name, gradient in gradients(output, head, torch.ones(output.shape)).items():

@@ -217,6 +217,7 @@ class TileGradients {
   template <class Numbers, class Body>
   void add(int64_t first, int64_t last, const Numbers& numbers, const Body& body) {
     const int64_t tiles = tile_count(head_), rows = last - first, factors = head_.factors;
+    if (rows == 0) return;
     const int64_t scaled = head_.factor_scale ? factors : 0;
     Buffer<double> temperature(tiles * rows);
     Buffer<T> factor_scale(tiles * rows * scaled);
