@@ -5,9 +5,9 @@
 // slices of vectors [slice][vector], where `vectors(classes)` hold a number for each class.
 // With classes along the lanes a slice is one sample, else the one slice is the whole draw.
 //
-// Reductions see a `V` for each of three kinds of numbers: one a class (in vectors(classes) of
-// them), one a sample (the same on all lanes where classes lie along them), and parts of a sum over classes,
-// which sum_over_classes completes.
+// A `V` in a reduction is one of three kinds of numbers: one a class, of which there are
+// vectors(classes); one a sample, the same on all lanes where classes lie along them; and a part of
+// a sum over classes, which sum_over_classes completes.
 //
 // `Total` is what a sum over all samples becomes, one number a row: a double where a group is
 // one row, and a vector where each lane is a row.
