@@ -11,8 +11,8 @@ that; and probly, where it is installed (Python 3.13).
 
 Columns: the median time of a call with the quartiles of the rounds; that time over our first line's;
 nanoseconds of a thread for each normal number drawn; what share of the time drawing alone would take
-(the kernels' own noise source, compiled and timed in the same run); and by how much a call grows the resident set of
-a fresh process at its peak.
+(the kernels' own noise source, compiled and timed in the same run); and by how much a call grows
+the resident set of a fresh process at its peak.
 """
 
 from __future__ import annotations
