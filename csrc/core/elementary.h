@@ -54,7 +54,7 @@ HETNET_INLINE V exp(V x) {
   V r = L::fmadd(n, splat<V>(-F::ln2_high), x);
   r = L::fmadd(n, splat<V>(-F::ln2_low), r);
   const V one = splat<V>(S(1));
-  const V mantissa = L::fmadd(r, L::fmadd(r, polynomial(r, Coefficients<S>::exp), one), one);
+  const V mantissa = L::fmadd(r, L::fmadd(r, polynomial(r, Coefficients<S>::exp()), one), one);
   // the low bits of `shifted` are n; the shift drops the rest
   const auto power_of_two =
       (typename L::Int)((typename L::UInt)(L::bits(shifted) + F::exponent_bias) << F::mantissa_bits);
@@ -76,7 +76,7 @@ HETNET_INLINE V scaled_log(V x) {
   const V f2 = f * f;
   V tail;
   if constexpr (sizeof(S) == sizeof(float)) {
-    tail = f2 * f * polynomial<kScale>(f, Coefficients<S>::log);
+    tail = f2 * f * polynomial<kScale>(f, Coefficients<S>::log());
     tail = L::fmadd(e, splat<V>(c * F::ln2_low * F::ulp_of_one), tail);
     tail = L::fmadd(splat<V>(c * S(-0.5)), f2, tail);
   } else {
@@ -85,7 +85,7 @@ HETNET_INLINE V scaled_log(V x) {
     const V s2 = s * s;
     const V half = splat<V>(c * S(0.5)) * f2;
     // 2 s = f - f^2/2 + s f^2/2, which keeps the leading term exact
-    tail = s * L::fmadd(s2, polynomial<kScale>(s2, Coefficients<S>::log), half);
+    tail = s * L::fmadd(s2, polynomial<kScale>(s2, Coefficients<S>::log()), half);
     tail = L::fmadd(e, splat<V>(c * F::ln2_low * F::ulp_of_one), tail) - half;
   }
   return L::fmadd(e, splat<V>(c * F::ln2_high * F::ulp_of_one), L::fmadd(splat<V>(c), f, tail));
@@ -114,7 +114,7 @@ HETNET_INLINE V log_or_limit(V x) {
 // sin(pi t) for |t| <= 1/2.
 template <class V>
 HETNET_INLINE V sinpi(V t) {
-  return t * polynomial(t * t, Coefficients<typename lane<V>::Scalar>::sinpi);
+  return t * polynomial(t * t, Coefficients<typename lane<V>::Scalar>::sinpi());
 }
 
 // cos(pi t) for |t| <= 1/2: its zero at 1/2 is a factor of its own, so that the relative
@@ -128,7 +128,7 @@ HETNET_INLINE V cospi(V t) {
 #else
   const V zero_factor = (splat<V>(S(1)) - twice) * (splat<V>(S(1)) + twice);
 #endif
-  return zero_factor * polynomial(t * t, Coefficients<S>::cospi);
+  return zero_factor * polynomial(t * t, Coefficients<S>::cospi());
 }
 
 }  // namespace hetnet

@@ -75,15 +75,15 @@ TABLE = {
 
 def main() -> None:
     print("// Made by fit_polynomials.py: do not edit. Lowest order first.")
-    print("#pragma once\n\nnamespace hetnet {\n")
+    print('#pragma once\n\n#include "lane.h"\n\nnamespace hetnet {\n')
     print("template <class Scalar>\nstruct Coefficients;\n")
     for scalar, functions in TABLE.items():
         digits, suffix = (10, "f") if scalar == "float" else (18, "")
         print(f"template <>\nstruct Coefficients<{scalar}> {{")
         for name, f, (low, high), degree in functions:
             values = [mp.nstr(c, digits, min_fixed=1, max_fixed=0) + suffix for c in interpolate(f, low, high, degree)]
-            print(f"  static constexpr {scalar} {name}[] = {{")
-            print("".join(f"      {v},\n" for v in values) + "  };")
+            print(f"  static HETNET_INLINE constexpr Constants<{scalar}, {len(values)}> {name}() {{ return {{{{")
+            print("".join(f"      {v},\n" for v in values) + "  }}; }")
         print("};\n")
     print("}  // namespace hetnet")
 

@@ -88,11 +88,17 @@ HETNET_INLINE V product_residual(V x, V a, V b) {
 #endif
 }
 
+// Returned by functions, since CUDA code cannot refer to a constexpr array outside of one.
+template <class S, int kCount>
+struct Constants {
+  S values[kCount];
+};
+
 // kScale (c[0] + x (c[1] + x (c[2] + ...))), each step one fused multiply-add. The scale goes
 // into the constants: it is a power of two up to its sign, so that no rounding changes.
-template <int kScale = 1, int kFirst = 0, class V, class S, std::size_t kCount>
-HETNET_INLINE V polynomial(V x, const S (&c)[kCount]) {
-  const V first = splat<V>(S(kScale) * c[kFirst]);
+template <int kScale = 1, int kFirst = 0, class V, class S, int kCount>
+HETNET_INLINE V polynomial(V x, const Constants<S, kCount>& c) {
+  const V first = splat<V>(S(kScale) * c.values[kFirst]);
   if constexpr (kFirst + 1 == kCount) {
     return first;
   } else {

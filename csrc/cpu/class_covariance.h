@@ -72,7 +72,7 @@ class Sampler<T, ClassLanes<T>> {
     for (int64_t c = 0; c < vectors_; ++c) {
       const int64_t k = c * Lanes::width;
       const V numbers = lane<V>::load_part(loc + k, head_.classes - k, -std::numeric_limits<T>::infinity());
-      center_[c] = Center<T>(numbers, splat<V>(head_.temperature), zero);
+      center_[c] = Center<V>(numbers, splat<V>(head_.temperature), zero);
     }
   }
 
@@ -89,7 +89,7 @@ class Sampler<T, ClassLanes<T>> {
     V* __restrict utility = utility_.get();
     for_blocks<2>(vectors_, [&](int64_t c, auto vectors) {
       constexpr int kVectors = decltype(vectors)::value;
-      Center<T> center[kVectors];
+      Center<V> center[kVectors];
       for (int i = 0; i < kVectors; ++i) center[i] = center_[c + i];
       for_blocks<kBlock / kVectors>(slices, [&](int64_t s, auto samples) {
         constexpr int kSamples = decltype(samples)::value;
@@ -120,7 +120,7 @@ class Sampler<T, ClassLanes<T>> {
   typename Lanes::View scale_;
   Buffer<V> factor_;  // [vector][factor], times the factor scale
   ClassNoise<T> noise_;
-  Buffer<Center<T>> center_;
+  Buffer<Center<V>> center_;
   Buffer<V> utility_;  // [slice][vector]
 };
 

@@ -3,6 +3,7 @@
 // class_covariance.h the same for classes along the lanes.
 #pragma once
 
+#include "../core/center.h"
 #include "cholesky.h"
 #include "lanes.h"
 
@@ -36,25 +37,6 @@ struct Draw {
   HETNET_INLINE int64_t slices() const { return Lanes::most_slices == 1 ? 1 : filled_slices; }
   HETNET_INLINE V eps(int64_t slice, int64_t vector) const {
     return lane<V>::load(normals + slice * stride + vector * lane<V>::width);
-  }
-};
-
-// Of a center and of noise that was summed on its own, since the center may be much larger. The
-// center, the location over the temperature, is kept in two parts: so the only rounding in the
-// utility's last place is that of one sum, which differs from sample to sample.
-template <class T>
-struct Center {
-  Vec<T> high, low;
-
-  Center() = default;
-  // `zero` is NaN where the parameters of the noise are not finite.
-  HETNET_INLINE Center(Vec<T> loc, Vec<T> temperature, Vec<T> zero) : high(loc / temperature) {
-    using L = lane<Vec<T>>;
-    const Vec<T> rest = product_residual(loc, high, temperature) / temperature;
-    low = zero + L::select(rest == rest, rest, Vec<T>{});  // NaN where the location is infinite
-  }
-  HETNET_INLINE Vec<T> utility(Vec<T> noise, Vec<T> inverse_temperature) const {
-    return lane<Vec<T>>::fmadd(noise, inverse_temperature, low) + high;
   }
 };
 
@@ -96,7 +78,7 @@ class Sampler {
     }
     if (head_.cholesky) factorize();
     const V temperature = splat<V>(head_.temperature);
-    for (int64_t k = 0; k < classes; ++k) center_[k] = Center<T>(loc_[k], temperature, zero);
+    for (int64_t k = 0; k < classes; ++k) center_[k] = Center<V>(loc_[k], temperature, zero);
   }
 
   const Lanes& lanes() const { return lanes_; }
@@ -184,7 +166,7 @@ class Sampler {
   Buffer<typename Lanes::Number> lower_;  // Cholesky factor, where it is asked for
   Buffer<V> noise_;                       // eps, then eta
   Buffer<V> scaled_eta_;
-  Buffer<Center<T>> center_;
+  Buffer<Center<V>> center_;
   Buffer<V> utility_;
 };
 

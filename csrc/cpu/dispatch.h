@@ -1,7 +1,7 @@
 // The choice of instruction set, made once for each process.
 #pragma once
 
-#include "head.h"
+#include "../core/head.h"
 
 namespace hetnet {
 

@@ -11,10 +11,6 @@
 namespace hetnet {
 namespace HETNET_CPU_NAMESPACE {
 
-// A class whose log-probability in every sample is below this is summed relative to its
-// own largest term, since the probabilities themselves come near underflow.
-constexpr int kSmallestLogProbability = -64;
-
 // Adds `sums` sums and then maxima of a later chunk.
 inline void merge_sums(const double* later, double* totals, int64_t sums, int64_t maxima) {
   for (int64_t i = 0; i < sums; ++i) totals[i] += later[i];

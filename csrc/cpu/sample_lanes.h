@@ -2,7 +2,7 @@
 #pragma once
 
 #include "buffer.h"
-#include "head.h"
+#include "../core/head.h"
 #include "noise.h"
 
 namespace hetnet {
