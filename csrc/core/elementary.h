@@ -5,8 +5,6 @@
 // tests/test_elementary.py.
 #pragma once
 
-#include <limits>
-
 #include "coefficients.h"
 #include "lane.h"
 
@@ -106,8 +104,8 @@ template <class V>
 HETNET_INLINE V log_or_limit(V x) {
   using L = lane<V>;
   using S = typename L::Scalar;
-  const V smallest = splat<V>(std::numeric_limits<S>::min());
-  const V finite = L::select(x < smallest, splat<V>(-std::numeric_limits<S>::infinity()), log(x));
+  const V smallest = splat<V>(kSmallestNormal<S>);
+  const V finite = L::select(x < smallest, splat<V>(-kInfinity<S>), log(x));
   return L::select(x == x, finite, x);
 }
 

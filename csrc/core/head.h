@@ -1,7 +1,7 @@
 // The head's parameters as the kernels see them, and the table of kernels.
 #pragma once
 
-#include <cstdint>
+#include "lane.h"
 
 namespace hetnet {
 
@@ -11,7 +11,7 @@ struct RowData {
   const T* data = nullptr;
   int64_t row_stride = 0;
 
-  explicit operator bool() const { return data != nullptr; }
+  HETNET_INLINE explicit operator bool() const { return data != nullptr; }
 };
 
 // utility[s][b] = (loc[b] + scale[b] * eps + factor[b] (factor_scale[b] * eta)) / temperature

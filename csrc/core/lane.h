@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 #if defined(__CUDACC__)
 #define HETNET_INLINE __host__ __device__ __forceinline__
@@ -26,6 +27,16 @@ namespace hetnet {
 
 template <class V>
 struct lane;
+
+// Constants, since CUDA code cannot call the functions behind them.
+template <class S>
+constexpr S kInfinity = std::numeric_limits<S>::infinity();
+template <class S>
+constexpr S kNaN = std::numeric_limits<S>::quiet_NaN();
+template <class S>
+constexpr S kLowest = std::numeric_limits<S>::lowest();
+template <class S>
+constexpr S kSmallestNormal = std::numeric_limits<S>::min();
 
 namespace detail {
 

@@ -1,0 +1,181 @@
+// The gradients of a row's parameters, summed over its samples.
+//
+// With delta the gradient of a sample's utilities, those of the parameters are
+//   d loc = sum delta / T              d factor_kr = f_r sum delta_k eta_r / T
+//   d scale = sum delta eps / T        d f_r = sum_k factor_kr sum delta_k eta_r / T
+//   d T = -sum delta utility / T
+#pragma once
+
+#include "reductions.cuh"
+
+namespace hetnet {
+namespace cuda {
+
+// Where gradients go. What is summed over rows or tiles is kept for each of them first.
+template <class T>
+struct DeviceGradient {
+  HeadGradient<T> grad;
+  T* factor_parts;       // [part][class][factor], where the factor is shared
+  bool adds_to_parts;    // to those of the batches before
+  T* temperature_parts;  // [tile][row of the batch]
+  T* scale_parts;        // [tile][row of the batch][factor]
+};
+
+template <class T, int kSamples>
+class GradientSums {
+ public:
+  HETNET_DEVICE explicit GradientSums(Sampler<T, kSamples>& sampler)
+      : sampler_(sampler),
+        factor_(sampler.factors + sampler.layout.gradient),
+        own_factor_(factor_ + sampler.team.group * sampler.head.factors * sampler.team.plan.tile_classes() +
+                    kClasses * sampler.team.lane) {}
+
+  HETNET_DEVICE void clear() {
+    fill(loc_, T(0));
+    fill(scale_, T(0));
+    temperature_ = T(0);
+    for (int64_t r = 0; r < sampler_.head.factors; ++r) factor(r) = Quad<T>{};
+  }
+
+  // `origin` of each sample may be subtracted from its utilities: where the sum of delta is 0, it makes
+  // no difference but to rounding.
+  HETNET_DEVICE void add(const Draw<T, kSamples>& draw, const T (&delta)[kSamples][4], const T (&origin)[kSamples]) {
+    for (int j = 0; j < kClasses; ++j) {
+      T loc = T(0), scale = T(0);
+      for (int s = 0; s < kSamples; ++s) {
+        loc += delta[s][j];
+        scale = lane<T>::fmadd(delta[s][j], draw.eps[s][j], scale);
+        // a masked class, of utility -inf, has a delta of 0
+        const T utility = fmax(draw.utility[s][j] - origin[s], kLowest<T>);
+        temperature_ = lane<T>::fmadd(delta[s][j], utility, temperature_);
+      }
+      loc_[j] += loc;
+      scale_[j] += scale;
+    }
+    for (int64_t r = 0; r < sampler_.head.factors; ++r) {
+      Quad<T> sum = factor(r);
+      for (int s = 0; s < kSamples; ++s)
+        for (int j = 0; j < kClasses; ++j)
+          sum.of[j] = lane<T>::fmadd(delta[s][j], draw.eta[r * kSamples + s], sum.of[j]);
+      factor(r) = sum;
+    }
+  }
+
+  // Stores the row's gradients, `by` times the sums, and adds those of a shared factor to the part's.
+  // Where `by` is 0 they are 0. All threads of the block call it.
+  HETNET_DEVICE void store(T by, const DeviceGradient<T>& out, int64_t part, bool first_of_part) {
+    const bool live = sampler_.live();
+    by = live ? by / sampler_.head.temperature : T(0);
+    const bool writes = live && sampler_.team.team == 0;
+    const int64_t row = sampler_.row();
+    for (int j = 0; j < kClasses; ++j) {
+      const T loc = times(by, sum_over_teams(sampler_.team, sampler_.merge(), loc_[j]));
+      const T scale = times(by, sum_over_teams(sampler_.team, sampler_.merge(), scale_[j]));
+      if (!writes || !sampler_.has(j)) continue;
+      out.grad.loc[row * sampler_.head.classes + sampler_.first_class() + j] = loc;
+      out.grad.scale[row * sampler_.head.classes + sampler_.first_class() + j] = scale;
+    }
+    T temperature[1] = {temperature_};
+    sampler_.team.reduce(temperature, Sum<T>());
+    const T sum = times(-by, sum_over_teams(sampler_.team, sampler_.merge(), temperature[0]));
+    if (writes && sampler_.team.lane == 0) out.temperature_parts[sampler_.tile_at()] = sum;
+
+    if (sampler_.head.factors == 0) return;
+    if (sampler_.head.factor_scale) store_factor_scale(by, writes, out);
+    __syncthreads();  // other threads read the factor's sums
+    if (sampler_.head.shared_factor)
+      add_to_part(by, out.factor_parts + part * sampler_.head.classes * sampler_.head.factors,
+                  first_of_part && !out.adds_to_parts);
+    else if (live)
+      store_factor(by, out.grad.factor + row * sampler_.head.classes * sampler_.head.factors);
+    __syncthreads();
+  }
+
+ private:
+  // Sums that count for nothing may be NaN.
+  HETNET_DEVICE static T times(T by, T sum) { return by == T(0) ? T(0) : by * sum; }
+
+  HETNET_DEVICE Quad<T>& factor(int64_t r) {
+    return *reinterpret_cast<Quad<T>*>(own_factor_ + r * sampler_.team.plan.tile_classes());
+  }
+
+  // The sum of the teams of the block's row `row`.
+  HETNET_DEVICE T factor_sum(int row, int64_t k, int64_t r) const {
+    const int64_t tile_classes = sampler_.team.plan.tile_classes(), size = sampler_.head.factors * tile_classes;
+    const T* first = factor_ + int64_t{row} * sampler_.team.plan.teams * size + r * tile_classes + k;
+    T sum = first[0];
+    for (int t = 1; t < sampler_.team.plan.teams; ++t) sum += first[t * size];
+    return sum;
+  }
+
+  HETNET_DEVICE T factor_scale(int64_t row, int64_t r) const {
+    return sampler_.head.factor_scale ? sampler_.head.factor_scale.data[row * sampler_.head.factor_scale.row_stride + r]
+                                      : T(1);
+  }
+
+  // Calls store(k, r) for the tile's numbers of a factor; consecutive threads, of `count`, get consecutive ones.
+  template <class Store>
+  HETNET_DEVICE void for_each_number(int thread, int count, const Store& store) const {
+    const int64_t first = int64_t{sampler_.tile()} * sampler_.team.plan.tile_classes(),
+                  left = sampler_.head.classes - first;
+    const int64_t classes = left < sampler_.team.plan.tile_classes() ? left : sampler_.team.plan.tile_classes();
+    for (int64_t i = thread; i < classes * sampler_.head.factors; i += count)
+      store(first, i / sampler_.head.factors, i % sampler_.head.factors);
+  }
+
+  HETNET_DEVICE void store_factor(T by, T* out) const {
+    const int thread = sampler_.team.team * sampler_.team.plan.team + sampler_.team.lane,
+              count = sampler_.team.plan.teams * sampler_.team.plan.team;
+    for_each_number(thread, count, [&](int64_t first, int64_t k, int64_t r) {
+      out[(first + k) * sampler_.head.factors + r] =
+          times(by * factor_scale(sampler_.row(), r), factor_sum(sampler_.team.row, k, r));
+    });
+  }
+
+  // Adds over the block's rows, in their order.
+  HETNET_DEVICE void add_to_part(T by, T* part, bool first_of_part) {
+    if (sampler_.team.team == 0 && sampler_.team.lane == 0) sampler_.merge()[sampler_.team.row] = by;
+    __syncthreads();
+    const int64_t first_row = sampler_.first_row(), end = sampler_.batch.first_row + sampler_.batch.rows;
+    for_each_number(static_cast<int>(threadIdx.x), sampler_.team.plan.threads(),
+                    [&](int64_t first, int64_t k, int64_t r) {
+                      T sum = T(0);
+                      for (int row = 0; row < sampler_.team.plan.rows && first_row + row < end; ++row)
+                        sum += times(sampler_.merge()[row] * factor_scale(first_row + row, r), factor_sum(row, k, r));
+                      T& to = part[(first + k) * sampler_.head.factors + r];
+                      to = first_of_part ? sum : to + sum;
+                    });
+  }
+
+  HETNET_DEVICE void store_factor_scale(T by, bool writes, const DeviceGradient<T>& out) {
+    const int64_t row = sampler_.row();
+    const T* source = sampler_.head.factor.data + row * sampler_.head.factor.row_stride +
+                      sampler_.first_class() * sampler_.head.factors;
+    for (int64_t first = 0; first < sampler_.head.factors; first += kSamples) {
+      T sums[kSamples];
+      for (int i = 0; i < kSamples; ++i) {
+        sums[i] = T(0);
+        if (first + i >= sampler_.head.factors) continue;
+        const Quad<T> sum = factor(first + i);
+        for (int j = 0; j < kClasses; ++j)
+          if (sampler_.has(j))
+            sums[i] = lane<T>::fmadd(sum.of[j], source[j * sampler_.head.factors + first + i], sums[i]);
+      }
+      sampler_.team.reduce(sums, Sum<T>());
+      for (int i = 0; i < kSamples; ++i) {
+        const T sum = times(by, sum_over_teams(sampler_.team, sampler_.merge(), sums[i]));
+        if (writes && sampler_.team.lane == 0 && first + i < sampler_.head.factors)
+          out.scale_parts[sampler_.tile_at() * sampler_.head.factors + first + i] = sum;
+      }
+    }
+  }
+
+  Sampler<T, kSamples>& sampler_;
+  T* const factor_;
+  T* const own_factor_;
+  T loc_[4], scale_[4];
+  T temperature_;
+};
+
+}  // namespace cuda
+}  // namespace hetnet

@@ -1,0 +1,213 @@
+// The kernels without gradients. A block takes the groups of rows `blockIdx.x`, `blockIdx.x + gridDim.x`,
+// ... of a batch, and of the classes tile `blockIdx.y`. With kTiles there are several, and what each must
+// know of the others is `given`.
+#pragma once
+
+#include "gradient.cuh"
+
+namespace hetnet {
+namespace cuda {
+
+// e^kSmallestLogProbability. Where the average is above it, what underflows is below its last place.
+constexpr double kSmallestProbability = 1.6038108905486378e-28;
+
+template <class T, int kSamples>
+__global__ void __launch_bounds__(kMostThreads)
+    sample_logits_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, T* __restrict__ out) {
+  Sampler<T, kSamples> sampler(device_head, plan, batch, false);
+  const Head<T>& head = sampler.head;
+  for (int64_t group = blockIdx.x; group < sampler.groups(); group += gridDim.x) {
+    sampler.bind(group);
+    for (int64_t step = 0; step < sampler.steps(); ++step) {
+      Draw<T, kSamples> draw;
+      sampler.draw(step, draw);
+      for (int s = 0; s < kSamples; ++s)
+        for (int j = 0; j < kClasses; ++j)
+          if (sampler.live() && draw.sample + s < head.samples && sampler.has(j))
+            out[(draw.sample + s) * head.rows * head.classes + sampler.at(j)] = draw.utility[s][j];
+    }
+  }
+}
+
+// Of each sample, max and sum of a tile's classes, and the utility of the class `target` of its row, if
+// that is given: [tile][row][sample], but the target's [row][sample].
+template <class T, int kSamples>
+__global__ void __launch_bounds__(kMostThreads)
+    normalize_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, SampleNumbers<T> out,
+                     const int64_t* __restrict__ target) {
+  Sampler<T, kSamples> sampler(device_head, plan, batch, false);
+  const Head<T>& head = sampler.head;
+  Team<T>& team = sampler.team;
+  const int64_t tile = sampler.tile() * batch.rows * head.samples;
+  for (int64_t group = blockIdx.x; group < sampler.groups(); group += gridDim.x) {
+    sampler.bind(group);
+    const int64_t own_target = target == nullptr ? -1 : target[sampler.row()] - sampler.first_class();
+    for (int64_t step = 0; step < sampler.steps(); ++step) {
+      Draw<T, kSamples> draw;
+      sampler.draw(step, draw);
+      Softmax<T, kSamples> softmax;
+      softmax.reduce(draw, team, T(0));
+      for (int s = 0; s < kSamples; ++s) {
+        if (!sampler.live() || draw.sample + s >= head.samples) continue;
+        const int64_t at = sampler.sample_at(draw.sample + s);
+        if (team.lane == 0) {
+          out.max[tile + at] = softmax.max[s];
+          out.sum[tile + at] = softmax.sum[s];
+        }
+        for (int j = 0; j < kClasses; ++j)
+          if (own_target == j) out.number[at] = draw.utility[s][j];
+      }
+    }
+  }
+}
+
+// Max and sum over all tiles. A tile without an unmasked class has a sum of 0 and no max.
+template <class T>
+__global__ void __launch_bounds__(kMostThreads)
+    combine_tiles_kernel(SampleNumbers<T> parts, int64_t tiles, int64_t count, SampleNumbers<T> out) {
+  const int64_t stride = int64_t{blockDim.x} * gridDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride) {
+    T max = -kInfinity<T>, sum = T(0);
+    for (int64_t tile = 0; tile < tiles; ++tile)
+      if (parts.sum[tile * count + i] != T(0)) max = fmax(max, parts.max[tile * count + i]);
+    for (int64_t tile = 0; tile < tiles; ++tile)
+      if (parts.sum[tile * count + i] != T(0))
+        sum += parts.sum[tile * count + i] * hetnet::exp(parts.max[tile * count + i] - max);
+    out.max[i] = max;
+    out.sum[i] = sum;
+  }
+}
+
+template <class T, int kSamples, bool kTiles>
+__global__ void __launch_bounds__(kMostThreads)
+    log_probs_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, SampleNumbers<T> given,
+                     T* __restrict__ log_probs, T* __restrict__ probs) {
+  Sampler<T, kSamples> sampler(device_head, plan, batch, false);
+  const Head<T>& head = sampler.head;
+  Team<T>& team = sampler.team;
+  for (int64_t group = blockIdx.x; group < sampler.groups(); group += gridDim.x) {
+    sampler.bind(group);
+    T sums[4] = {};
+    for (int64_t step = 0; step < sampler.steps(); ++step) {
+      Draw<T, kSamples> draw;
+      sampler.draw(step, draw);
+      const auto softmax =
+          Softmax<T, kSamples>::template of<kTiles>(draw, head.samples, team, given, sampler.sample_at(draw.sample));
+      for (int j = 0; j < kClasses; ++j) {
+        T sum = T(0);
+        for (int s = 0; s < kSamples; ++s) sum = lane<T>::fmadd(softmax.exponential[s][j], softmax.inverse_sum[s], sum);
+        sums[j] += sum;
+      }
+    }
+    T prob[4], log_prob[4];
+    bool underflows = false;
+    for (int j = 0; j < kClasses; ++j) {
+      prob[j] = sum_over_teams(team, sampler.merge(), sums[j]) / static_cast<T>(head.samples);
+      log_prob[j] = log_or_limit(prob[j]);
+      underflows = underflows || (prob[j] < T(kSmallestProbability) && !sampler.masked(j));
+    }
+
+    // Once more, relative to the largest term, which changes on the way.
+    if (__syncthreads_or(underflows)) {
+      T largest[4], relative[4] = {};
+      fill(largest, -kInfinity<T>);
+      for (int64_t step = 0; step < sampler.steps(); ++step) {
+        Draw<T, kSamples> draw;
+        sampler.draw(step, draw);
+        const auto softmax =
+            Softmax<T, kSamples>::template of<kTiles>(draw, head.samples, team, given, sampler.sample_at(draw.sample));
+        for (int s = 0; s < kSamples; ++s)
+          for (int j = 0; j < kClasses; ++j) {
+            if (draw.sample + s >= head.samples || sampler.masked(j)) continue;
+            const T log_p = softmax.log_probability(s, j), larger = fmax(largest[j], log_p);
+            relative[j] = relative[j] * hetnet::exp(largest[j] - larger) + hetnet::exp(log_p - larger);
+            largest[j] = larger;
+          }
+      }
+      for (int j = 0; j < kClasses; ++j) {
+        const T most = max_over_teams(team, sampler.merge(), largest[j]);
+        const T part = relative[j] * hetnet::exp(largest[j] - most);
+        const T sum = sum_over_teams(team, sampler.merge(), part);
+        if (prob[j] < T(kSmallestProbability) && !sampler.masked(j))
+          log_prob[j] = most + hetnet::log(sum / static_cast<T>(head.samples));
+      }
+    }
+    for (int j = 0; j < kClasses; ++j)
+      if (sampler.stores(j)) {
+        probs[sampler.at(j)] = prob[j];
+        log_probs[sampler.at(j)] = log_prob[j];
+      }
+  }
+}
+
+// Mean and squared distances from it of the probabilities, and of the mean entropy, in nats, the tile's
+// part: [tile][row].
+template <class T, int kSamples, bool kTiles>
+__global__ void __launch_bounds__(kMostThreads)
+    statistics_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, SampleNumbers<T> given, T* __restrict__ mean,
+                      T* __restrict__ variance, T* __restrict__ entropy) {
+  Sampler<T, kSamples> sampler(device_head, plan, batch, false);
+  const Head<T>& head = sampler.head;
+  Team<T>& team = sampler.team;
+  const T samples = static_cast<T>(head.samples);
+  for (int64_t group = blockIdx.x; group < sampler.groups(); group += gridDim.x) {
+    sampler.bind(group);
+    // Sums of p - shift and of its square. The shift, the mean over the first step, is near enough to the
+    // mean to keep the variance from cancelling.
+    const int64_t first_step = int64_t{kSamples} * plan.teams;
+    const T shift_samples = static_cast<T>(head.samples < first_step ? head.samples : first_step);
+    T shift[4], sums[4] = {}, squares[4] = {};
+    T entropy_sum = T(0);
+    for (int64_t step = 0; step < sampler.steps(); ++step) {
+      Draw<T, kSamples> draw;
+      sampler.draw(step, draw);
+      const auto softmax =
+          Softmax<T, kSamples>::template of<kTiles>(draw, head.samples, team, given, sampler.sample_at(draw.sample));
+      if (step == 0)
+        for (int j = 0; j < kClasses; ++j) {
+          T sum = T(0);
+          for (int s = 0; s < kSamples; ++s) sum += softmax.probability(s, j);
+          shift[j] = sum_over_teams(team, sampler.merge(), sum) / shift_samples;
+        }
+      T weighted[kSamples], product = T(1);
+      for (int s = 0; s < kSamples; ++s) {
+        const bool valid = draw.sample + s < head.samples;
+        weighted[s] = T(0);
+        for (int j = 0; j < kClasses; ++j) {
+          // -inf times the probability 0 counts as 0
+          const T log_e = fmax(softmax.difference[s][j], kLowest<T>);
+          weighted[s] = lane<T>::fmadd(softmax.exponential[s][j], log_e, weighted[s]);
+          const T distance = valid ? softmax.probability(s, j) - shift[j] : T(0);
+          sums[j] += distance;
+          squares[j] = lane<T>::fmadd(distance, distance, squares[j]);
+        }
+        weighted[s] *= softmax.inverse_sum[s];
+      }
+      // Each thread has its part of the weighted sums; the logarithms of four sums at a time are one
+      // thread's.
+      for (int s = 0; s < kSamples; ++s) {
+        entropy_sum -= weighted[s];
+        if (draw.sample + s < head.samples) product *= softmax.sum[s];
+        if (s % 4 == 3 || s + 1 == kSamples) {
+          if (team.lane == 0 && sampler.tile() == 0) entropy_sum += hetnet::log(product);
+          product = T(1);
+        }
+      }
+    }
+    T sum_of_entropy[1] = {entropy_sum};
+    team.reduce(sum_of_entropy, Sum<T>());
+    const T total = sum_over_teams(team, sampler.merge(), sum_of_entropy[0]);
+    if (sampler.live() && team.team == 0 && team.lane == 0) entropy[sampler.tile_at()] = total / samples;
+    for (int j = 0; j < kClasses; ++j) {
+      const T sum = sum_over_teams(team, sampler.merge(), sums[j]);
+      const T square = sum_over_teams(team, sampler.merge(), squares[j]);
+      if (!sampler.stores(j)) continue;
+      const T distance = sum / samples, rest = lane<T>::fmadd(-sum, distance, square);
+      mean[sampler.at(j)] = shift[j] + distance;
+      variance[sampler.at(j)] = rest < T(0) ? T(0) : rest / samples;
+    }
+  }
+}
+
+}  // namespace cuda
+}  // namespace hetnet

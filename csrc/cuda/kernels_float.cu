@@ -1,0 +1,3 @@
+#include "calls.cuh"
+
+template struct hetnet::cuda::Kernels<float>;

@@ -1,0 +1,246 @@
+// Chooses a plan for a head and launches its kernels, free of torch.
+#pragma once
+
+#include "gradient_kernels.cuh"
+#include "sums.cuh"
+
+namespace hetnet {
+namespace cuda {
+
+#if defined(__CUDACC__)
+
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), int64_t blocks, int tiles, int threads, int64_t shared_bytes,
+            cudaStream_t stream, const Arguments&... arguments) {
+  if (shared_bytes > 48 * 1024)  // more than that must be asked for
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
+  kernel<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(tiles)), threads,
+           static_cast<std::size_t>(shared_bytes), stream>>>(static_cast<Parameters>(arguments)...);
+}
+
+#else
+
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), int64_t blocks, int tiles, int threads, int64_t shared_bytes, cudaStream_t,
+            const Arguments&... arguments) {
+  cuemu::launch(kernel, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(tiles)),
+                dim3(static_cast<unsigned>(threads)), static_cast<std::size_t>(shared_bytes), arguments...);
+}
+
+#endif
+
+// Samples of a thread's step: as many as its registers hold. A backward keeps their noise as well.
+template <class T>
+constexpr int kForwardSamples = sizeof(T) == 4 ? 8 : 4;
+template <class T>
+constexpr int kBackwardSamples = sizeof(T) == 4 ? 4 : 2;
+
+constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;
+
+// The memory that kernels work in, in elements.
+template <class T>
+struct Workspace {
+  Plan plan;
+  int64_t batch_rows;  // rows of a launch
+  int64_t parts;       // most blocks of a launch, for each tile
+  // Where each begins. Numbers of tiles are not needed where there is one.
+  int64_t numbers, tile_numbers, tile_rows, tile_scales, temperature, factor_parts, factors, size;
+
+  Workspace(const Head<T>& head, bool backward, const Limits& limits, int64_t most_shared_bytes)
+      : plan(make_plan(head, backward ? kBackwardSamples<T> : kForwardSamples<T>, backward, most_shared_bytes)),
+        batch_rows(head.rows) {
+    const int64_t tiles = plan.tiles;
+    const int64_t row_size = head.samples * (3 + 2 * tiles) + tiles * (1 + head.factors);
+    if (tiles > 1) {
+      const int64_t fit = limits.tile_bytes / (row_size * static_cast<int64_t>(sizeof(T)));
+      batch_rows = fit < 1 ? 1 : fit < head.rows ? fit : head.rows;
+    }
+    const int64_t in_tiles = tiles > 1 ? batch_rows : 0;
+    numbers = 0;
+    tile_numbers = numbers + 3 * in_tiles * head.samples;
+    tile_rows = tile_numbers + 2 * in_tiles * tiles * head.samples;
+    tile_scales = tile_rows + in_tiles * tiles;
+    temperature = tile_scales + in_tiles * tiles * head.factors;
+    factor_parts = temperature + (backward ? head.rows : 0);
+
+    const int64_t groups = plan.groups(batch_rows);
+    parts = groups < kMostBlocks ? groups : kMostBlocks;
+    int64_t part_size = 0, block_size = 0;
+    if (backward && head.shared_factor) {
+      part_size = head.classes * head.factors;
+      limit_parts(limits.parts);
+      limit_parts(limits.part_bytes / (part_size * static_cast<int64_t>(sizeof(T))));
+    }
+    if (!plan.factor_in_shared) {
+      block_size = tiles * Layout<T>(plan, head.factors, backward).factors_size;
+      limit_parts(limits.factor_bytes / (block_size * static_cast<int64_t>(sizeof(T))));
+    }
+    factors = (factor_parts + parts * part_size + 3) / 4 * 4;  // read four at a time
+    size = factors + parts * block_size;
+  }
+
+ private:
+  void limit_parts(int64_t most) {
+    if (most < 1) most = 1;
+    if (most < parts) parts = most;
+  }
+};
+
+// Launches the kernels of a head. With several tiles of classes, a first launch finds each sample's
+// softmax normalizer and a second one draws the same noise again, for batches of rows.
+template <class T>
+class Launcher {
+ public:
+  // `memory` holds the workspace's elements.
+  Launcher(const DeviceHead<T>& head, const Workspace<T>& workspace, cudaStream_t stream, T* memory)
+      : device_head_(head), head_(head.head), work_(workspace), stream_(stream), memory_(memory) {}
+
+  void sample_logits(T* out) const {
+    for_each_batch([&](const Batch& batch) { start(sample_logits_kernel<T, kForward>, batch, out); });
+  }
+
+  void log_probs(T* log_probs, T* probs) const {
+    for_each_batch([&](const Batch& batch) {
+      if (work_.plan.tiles == 1) return start(log_probs_kernel<T, kForward, false>, batch, numbers(), log_probs, probs);
+      normalize<kForward>(batch, nullptr);
+      start(log_probs_kernel<T, kForward, true>, batch, numbers(), log_probs, probs);
+    });
+  }
+
+  void statistics(T* mean, T* variance, T* entropy) const {
+    for_each_batch([&](const Batch& batch) {
+      if (work_.plan.tiles == 1)
+        return start(statistics_kernel<T, kForward, false>, batch, numbers(), mean, variance, entropy);
+      normalize<kForward>(batch, nullptr);
+      T* const parts = memory_ + work_.tile_rows;
+      start(statistics_kernel<T, kForward, true>, batch, numbers(), mean, variance, parts);
+      sum_parts(parts, work_.plan.tiles, batch.rows, entropy + batch.first_row);
+    });
+  }
+
+  // `row_class` and `row_weight` have room for each row. Returns what the loss is of.
+  NllTarget<T> row_weights(const LossArguments<T>& arguments, int64_t* row_class, T* row_weight) const {
+    launch(row_weights_kernel<T>, 1, 1, kMostThreads, 0, stream_, arguments, head_.rows, head_.classes, row_class,
+           row_weight);
+    return {row_class, row_weight};
+  }
+
+  void sum_loss(const T* row_loss, const T* row_weight, bool mean, T* loss) const {
+    launch(sum_loss_kernel<T>, 1, 1, kMostThreads, 0, stream_, row_loss, row_weight, head_.rows, mean, loss);
+  }
+
+  void nll(const NllTarget<T>& target, T* loss) const {
+    for_each_batch([&](const Batch& batch) {
+      const DeviceGradient<T> none{};
+      if (work_.plan.tiles == 1)
+        return start(nll_kernel<T, kForward, false, false>, batch, numbers(), target, loss, none);
+      normalize<kForward>(batch, target.classes);
+      start(nll_kernel<T, kForward, false, true>, batch, numbers(), target, loss, none);
+    });
+  }
+
+  void nll(const NllTarget<T>& target, T* loss, const HeadGradient<T>& grad) const {
+    backward(grad, [&](const Batch& batch, const DeviceGradient<T>& out) {
+      if (work_.plan.tiles == 1)
+        return start(nll_kernel<T, kBackward, true, false>, batch, numbers(), target, loss, out);
+      normalize<kBackward>(batch, target.classes);
+      start(nll_kernel<T, kBackward, true, true>, batch, numbers(), target, loss, out);
+    });
+  }
+
+  void sample_logits_backward(const T* grad_out, const HeadGradient<T>& grad) const {
+    backward(grad, [&](const Batch& batch, const DeviceGradient<T>& out) {
+      start(sample_logits_backward_kernel<T, kBackward>, batch, grad_out, out);
+    });
+  }
+
+  void log_probs_backward(const T* grad_out, const T* log_probs, const T* probs, const HeadGradient<T>& grad) const {
+    backward(grad, [&](const Batch& batch, const DeviceGradient<T>& out) {
+      SampleNumbers<T> given = numbers();
+      if (work_.plan.tiles == 1)
+        return start(log_probs_backward_kernel<T, kBackward, kWhole>, batch, given, grad_out, log_probs, probs, out);
+      normalize<kBackward>(batch, nullptr);
+      T* const sums = given.number;
+      given.number = memory_ + work_.tile_numbers;
+      start(log_probs_backward_kernel<T, kBackward, kTileSums>, batch, given, grad_out, log_probs, probs, out);
+      sum_parts(given.number, work_.plan.tiles, batch.rows * head_.samples, sums);
+      given.number = sums;
+      start(log_probs_backward_kernel<T, kBackward, kTileGradients>, batch, given, grad_out, log_probs, probs, out);
+    });
+  }
+
+ private:
+  static constexpr int kForward = kForwardSamples<T>, kBackward = kBackwardSamples<T>;
+
+  template <class Body>
+  void for_each_batch(const Body& body) const {
+    for (int64_t first = 0; first < head_.rows; first += work_.batch_rows) {
+      const int64_t left = head_.rows - first;
+      body(Batch{first, left < work_.batch_rows ? left : work_.batch_rows, memory_ + work_.factors});
+    }
+  }
+
+  // Starts a kernel on the tiles of a batch.
+  template <class Kernel, class... Arguments>
+  void start(Kernel kernel, const Batch& batch, const Arguments&... arguments) const {
+    const int64_t groups = work_.plan.groups(batch.rows);
+    launch(kernel, groups < work_.parts ? groups : work_.parts, work_.plan.tiles, work_.plan.threads(),
+           work_.plan.shared_bytes, stream_, device_head_, work_.plan, batch, arguments...);
+  }
+
+  SampleNumbers<T> numbers() const {
+    T* const first = memory_ + work_.numbers;
+    const int64_t size = work_.batch_rows * head_.samples;
+    return {first, first + size, first + 2 * size};
+  }
+
+  template <int kSamples>
+  void normalize(const Batch& batch, const int64_t* target) const {
+    const int64_t count = batch.rows * head_.samples;
+    T* const first = memory_ + work_.tile_numbers;
+    const SampleNumbers<T> parts{first, first + count * work_.plan.tiles, numbers().number};
+    start(normalize_kernel<T, kSamples>, batch, parts, target);
+    launch(combine_tiles_kernel<T>, blocks(count), 1, kMostThreads, 0, stream_, parts, int64_t{work_.plan.tiles}, count,
+           numbers());
+  }
+
+  void sum_parts(const T* parts, int64_t part_count, int64_t count, T* out) const {
+    if (count > 0)
+      launch(sum_parts_kernel<T>, blocks(count), 1, kMostThreads, 0, stream_, parts, part_count, count, out);
+  }
+
+  static int64_t blocks(int64_t threads) {
+    const int64_t needed = (threads + kMostThreads - 1) / kMostThreads;
+    return needed < kMostBlocks ? needed : kMostBlocks;
+  }
+
+  template <class Body>
+  void backward(const HeadGradient<T>& grad, const Body& body) const {
+    T* const temperature = memory_ + work_.temperature;
+    DeviceGradient<T> out{grad, memory_ + work_.factor_parts, false, nullptr, nullptr};
+    for_each_batch([&](const Batch& batch) {
+      const int64_t scales = head_.factor_scale ? batch.rows * head_.factors : 0;
+      T* const scale = grad.factor_scale + batch.first_row * head_.factors;
+      const bool tiles = work_.plan.tiles > 1;
+      out.temperature_parts = tiles ? memory_ + work_.tile_rows : temperature + batch.first_row;
+      out.scale_parts = tiles ? memory_ + work_.tile_scales : scale;
+      body(batch, out);
+      out.adds_to_parts = true;
+      if (!tiles) return;
+      sum_parts(out.temperature_parts, work_.plan.tiles, batch.rows, temperature + batch.first_row);
+      sum_parts(out.scale_parts, work_.plan.tiles, scales, scale);
+    });
+    launch(sum_kernel<T>, 1, 1, kMostThreads, 0, stream_, temperature, head_.rows, grad.temperature);
+    if (head_.shared_factor)
+      sum_parts(out.factor_parts, head_.rows == 0 ? 0 : work_.parts, head_.classes * head_.factors, grad.factor);
+  }
+
+  DeviceHead<T> device_head_;
+  Head<T> head_;
+  Workspace<T> work_;
+  cudaStream_t stream_;
+  T* memory_;
+};
+
+}  // namespace cuda
+}  // namespace hetnet

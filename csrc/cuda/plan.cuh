@@ -1,0 +1,103 @@
+// How the threads of a block share the work of a head.
+#pragma once
+
+#include "../core/head.h"
+#include "device.cuh"
+
+namespace hetnet {
+namespace cuda {
+
+constexpr int kWarp = 32;
+constexpr int kClasses = 4;  // of a thread
+constexpr int kMostThreads = 256;
+constexpr int kFewestThreads = 128;  // with fewer a block does not keep its share of a processor busy
+
+// A team of threads shares a sample, each with four of its classes; a thread's steps are of several
+// samples. The teams of a row share its samples, and a block has several rows where these are few.
+// All three are powers of two, and depend on neither the number of rows nor the device, so that a
+// row's result does not either.
+struct Plan {
+  int team, teams, rows;
+  int tiles;  // runs of a team's classes: more than one where there are more classes than its threads have
+  int samples_per_step;
+  bool factor_in_shared;  // else the factor and its gradient are kept in global memory, where they are slower
+  int64_t shared_bytes;
+
+  __host__ __device__ int threads() const { return team * teams * rows; }
+  __host__ __device__ int tile_classes() const { return kClasses * team; }
+  __host__ __device__ int64_t steps(int64_t samples) const {
+    const int64_t per_step = int64_t{samples_per_step} * teams;
+    return (samples + per_step - 1) / per_step;
+  }
+  __host__ __device__ int64_t groups(int64_t row_count) const { return (row_count + rows - 1) / rows; }
+};
+
+// The rows that one launch works on: all of them, or as many as the memory for tiles allows.
+struct Batch {
+  int64_t first_row, rows;
+  void* factors;  // memory for each block's factors and their gradients, where they are not in shared memory
+};
+
+// Where a block's memory begins for each purpose, in elements.
+template <class T>
+struct Layout {
+  // of shared or global memory:
+  int64_t factor;    // [row][factor][class]
+  int64_t gradient;  // [row][team][factor][class], for a backward
+  int64_t factors_size;
+  // of shared memory:
+  int64_t eta;      // [2][row][team][factor][sample]: of two steps
+  int64_t target;   // [2][row][team][sample]: the target's utility
+  int64_t scratch;  // [2][number][warp]: what warps of a team tell each other
+  int64_t merge;    // [row][team][thread]: what teams of a row tell each other
+  int64_t shared_size;
+
+  __host__ __device__ Layout(const Plan& plan, int64_t factors, bool backward) {
+    const int64_t all_teams = int64_t{plan.rows} * plan.teams, q = plan.samples_per_step;
+    int64_t at = 0;
+    const auto take = [&](int64_t count) {
+      const int64_t begin = at;
+      at += (count + 3) / 4 * 4;
+      return begin;
+    };
+    factor = take(plan.rows * factors * plan.tile_classes());
+    gradient = take(backward ? all_teams * factors * plan.tile_classes() : 0);
+    factors_size = at;
+    if (!plan.factor_in_shared) at = 0;
+    eta = take(2 * all_teams * factors * q);
+    target = take(2 * all_teams * q);
+    scratch = take(plan.team > kWarp ? 2 * 2 * q * (plan.threads() / kWarp) : 0);
+    merge = take(plan.threads());
+    shared_size = at;
+  }
+};
+
+// `most_shared_bytes` is what a block may have on the device.
+template <class T>
+Plan make_plan(const Head<T>& head, int samples_per_step, bool backward, int64_t most_shared_bytes) {
+  const auto fits = [&](Plan& plan) {
+    const Layout<T> layout(plan, head.factors, backward);
+    plan.shared_bytes = layout.shared_size * static_cast<int64_t>(sizeof(T));
+    return plan.shared_bytes <= most_shared_bytes;
+  };
+  Plan widest{1, 1, 1, 1, samples_per_step, true, 0};
+  const int64_t wanted_teams = (head.samples + samples_per_step - 1) / samples_per_step;
+  while (widest.tile_classes() < head.classes && widest.team < kMostThreads) widest.team *= 2;
+  while (2 * widest.teams <= wanted_teams && widest.threads() < kMostThreads) widest.teams *= 2;
+  while (widest.threads() < kMostThreads) widest.rows *= 2;
+
+  Plan plan = widest;
+  while (!fits(plan) && plan.threads() > kFewestThreads)
+    (plan.rows > 1 ? plan.rows : plan.teams > 1 ? plan.teams : plan.team) /= 2;
+  if (!fits(plan)) {
+    plan = widest;
+    plan.factor_in_shared = false;
+    while (!fits(plan) && plan.threads() > kWarp)
+      (plan.rows > 1 ? plan.rows : plan.teams > 1 ? plan.teams : plan.team) /= 2;
+  }
+  plan.tiles = static_cast<int>((head.classes + plan.tile_classes() - 1) / plan.tile_classes());
+  return plan;
+}
+
+}  // namespace cuda
+}  // namespace hetnet
