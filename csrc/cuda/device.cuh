@@ -11,6 +11,13 @@
 
 #endif
 
+// Of what is rarely true. Where only the usual path is to be counted, it is taken for false.
+#if defined(HETNET_USUAL_PATH_ONLY)
+#define HETNET_RARE(condition) false
+#else
+#define HETNET_RARE(condition) (condition)
+#endif
+
 // Everything is inlined into its kernel, whose numbers then stay in registers.
 #define HETNET_DEVICE __device__ __forceinline__
 
@@ -29,11 +36,14 @@ HETNET_DEVICE unsigned char* shared_memory() {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-// The four classes of a thread: what one call of the generator draws for, and one vector load.
-template <class T>
-struct alignas(16) Quad {
-  T of[4];
+// Numbers that are loaded and stored together.
+template <class T, int kCount>
+struct alignas(kCount * sizeof(T) < 16 ? kCount * sizeof(T) : 16) Pack {
+  T of[kCount];
 };
+// The four classes of a thread: what one call of the generator draws for.
+template <class T>
+using Quad = Pack<T, 4>;
 
 template <class T>
 HETNET_DEVICE void fill(T (&numbers)[4], T value) {

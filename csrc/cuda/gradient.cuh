@@ -4,6 +4,7 @@
 //   d loc = sum delta / T              d factor_kr = f_r sum delta_k eta_r / T
 //   d scale = sum delta eps / T        d f_r = sum_k factor_kr sum delta_k eta_r / T
 //   d T = -sum delta utility / T
+// The utility being linear in loc, scale and factor, the last one is made of the sums of the others.
 #pragma once
 
 #include "reductions.cuh"
@@ -21,73 +22,65 @@ struct DeviceGradient {
   T* scale_parts;        // [tile][row of the batch][factor]
 };
 
-template <class T, int kSamples>
+template <class T, int kSamples, bool kBackward>
 class GradientSums {
  public:
-  HETNET_DEVICE explicit GradientSums(Sampler<T, kSamples>& sampler)
-      : sampler_(sampler),
-        factor_(sampler.factors + sampler.layout.gradient),
-        own_factor_(factor_ + sampler.team.group * sampler.head.factors * sampler.team.plan.tile_classes() +
-                    kClasses * sampler.team.lane) {}
+  HETNET_DEVICE explicit GradientSums(Sampler<T, kSamples, kBackward>& sampler) : sampler_(sampler) {}
 
   HETNET_DEVICE void clear() {
     fill(loc_, T(0));
     fill(scale_, T(0));
-    temperature_ = T(0);
-    for (int64_t r = 0; r < sampler_.head.factors; ++r) factor(r) = Quad<T>{};
+    Quad<T>* const factor = own_factor();
+#pragma unroll 1
+    for (int64_t r = 0; r < sampler_.head.factors; ++r) factor[r * sampler_.team.plan.team] = Quad<T>{};
   }
 
-  // `origin` of each sample may be subtracted from its utilities: where the sum of delta is 0, it makes
-  // no difference but to rounding.
-  HETNET_DEVICE void add(const Draw<T, kSamples>& draw, const T (&delta)[kSamples][4], const T (&origin)[kSamples]) {
+  HETNET_DEVICE void add(const Draw<T, kSamples>& draw, const T (&delta)[kSamples][4]) {
     for (int j = 0; j < kClasses; ++j) {
       T loc = T(0), scale = T(0);
       for (int s = 0; s < kSamples; ++s) {
         loc += delta[s][j];
         scale = lane<T>::fmadd(delta[s][j], draw.eps[s][j], scale);
-        // a masked class, of utility -inf, has a delta of 0
-        const T utility = fmax(draw.utility[s][j] - origin[s], kLowest<T>);
-        temperature_ = lane<T>::fmadd(delta[s][j], utility, temperature_);
       }
       loc_[j] += loc;
       scale_[j] += scale;
     }
+    Quad<T>* factor = own_factor();
+#pragma unroll 1
     for (int64_t r = 0; r < sampler_.head.factors; ++r) {
-      Quad<T> sum = factor(r);
+      Quad<T> sum = *factor;
+      const Pack<T, kSamples> eta = draw.factor_noise(r);
       for (int s = 0; s < kSamples; ++s)
-        for (int j = 0; j < kClasses; ++j)
-          sum.of[j] = lane<T>::fmadd(delta[s][j], draw.eta[r * kSamples + s], sum.of[j]);
-      factor(r) = sum;
+        for (int j = 0; j < kClasses; ++j) sum.of[j] = lane<T>::fmadd(delta[s][j], eta.of[s], sum.of[j]);
+      *factor = sum;
+      factor += sampler_.team.plan.team;
     }
   }
 
   // Stores the row's gradients, `by` times the sums, and adds those of a shared factor to the part's.
-  // Where `by` is 0 they are 0. All threads of the block call it.
-  HETNET_DEVICE void store(T by, const DeviceGradient<T>& out, int64_t part, bool first_of_part) {
+  // Where `by` is 0 they are 0. `origin` may be subtracted from the team's utilities: where the sum of delta
+  // over all classes is 0, that makes no difference but to rounding. All threads of the block call it.
+  HETNET_DEVICE void store(T by, T origin, const DeviceGradient<T>& out, int64_t part, bool first_of_part) {
+    const Head<T>& head = sampler_.head;
     const bool live = sampler_.live();
-    by = live ? by / sampler_.head.temperature : T(0);
+    by = live ? by / head.temperature : T(0);
     const bool writes = live && sampler_.team.team == 0;
-    const int64_t row = sampler_.row();
+    store_temperature(by, origin, writes, out);
     for (int j = 0; j < kClasses; ++j) {
       const T loc = times(by, sum_over_teams(sampler_.team, sampler_.merge(), loc_[j]));
       const T scale = times(by, sum_over_teams(sampler_.team, sampler_.merge(), scale_[j]));
       if (!writes || !sampler_.has(j)) continue;
-      out.grad.loc[row * sampler_.head.classes + sampler_.first_class() + j] = loc;
-      out.grad.scale[row * sampler_.head.classes + sampler_.first_class() + j] = scale;
+      out.grad.loc[sampler_.at(j)] = loc;
+      out.grad.scale[sampler_.at(j)] = scale;
     }
-    T temperature[1] = {temperature_};
-    sampler_.team.reduce(temperature, Sum<T>());
-    const T sum = times(-by, sum_over_teams(sampler_.team, sampler_.merge(), temperature[0]));
-    if (writes && sampler_.team.lane == 0) out.temperature_parts[sampler_.tile_at()] = sum;
 
-    if (sampler_.head.factors == 0) return;
-    if (sampler_.head.factor_scale) store_factor_scale(by, writes, out);
+    if (head.factors == 0) return;
+    if (head.factor_scale) store_factor_scale(by, writes, out);
     __syncthreads();  // other threads read the factor's sums
-    if (sampler_.head.shared_factor)
-      add_to_part(by, out.factor_parts + part * sampler_.head.classes * sampler_.head.factors,
-                  first_of_part && !out.adds_to_parts);
+    if (head.shared_factor)
+      add_to_part(by, out.factor_parts + part * head.classes * head.factors, first_of_part && !out.adds_to_parts);
     else if (live)
-      store_factor(by, out.grad.factor + row * sampler_.head.classes * sampler_.head.factors);
+      store_factor(by, out.grad.factor + sampler_.row() * head.classes * head.factors);
     __syncthreads();
   }
 
@@ -95,16 +88,46 @@ class GradientSums {
   // Sums that count for nothing may be NaN.
   HETNET_DEVICE static T times(T by, T sum) { return by == T(0) ? T(0) : by * sum; }
 
-  HETNET_DEVICE Quad<T>& factor(int64_t r) {
-    return *reinterpret_cast<Quad<T>*>(own_factor_ + r * sampler_.team.plan.tile_classes());
+  HETNET_DEVICE void store_temperature(T by, T origin, bool writes, const DeviceGradient<T>& out) {
+    const Head<T>& head = sampler_.head;
+    T sum = T(0);
+    for (int j = 0; j < kClasses; ++j) {
+      if (!sampler_.has(j) || sampler_.masked(j)) continue;
+      const T loc = head.loc.data[sampler_.row() * head.loc.row_stride + sampler_.first_class() + j];
+      sum = lane<T>::fmadd(loc - origin * head.temperature, loc_[j], sum);
+      sum = lane<T>::fmadd(sampler_.scale(j), scale_[j], sum);
+    }
+    const Quad<T>* factor = sampler_.own_factor();
+    const Quad<T>* factor_sum = own_factor();
+#pragma unroll 1
+    for (int64_t r = 0; r < head.factors; ++r)
+      for (int j = 0; j < kClasses; ++j)
+        sum = lane<T>::fmadd(factor[r * sampler_.team.plan.team].of[j], factor_sum[r * sampler_.team.plan.team].of[j],
+                             sum);
+    T sums[1] = {sum};
+    sampler_.team.reduce(sums, Sum<T>());
+    const T total = sum_over_teams(sampler_.team, sampler_.merge(), sums[0]);
+    if (writes && sampler_.team.lane == 0)
+      out.temperature_parts[sampler_.tile_at()] = times(-by, total / head.temperature);
+  }
+
+  // The sums of the block's factors, [row][team][factor][class].
+  HETNET_DEVICE T* factor_sums() const { return sampler_.factors() + sampler_.layout().gradient; }
+  // Of the thread's classes; those of the next factor are a team's length further.
+  HETNET_DEVICE Quad<T>* own_factor() const {
+    const Team<T>& team = sampler_.team;
+    return reinterpret_cast<Quad<T>*>(factor_sums() + team.group * sampler_.head.factors * team.plan.tile_classes()) +
+           team.lane;
   }
 
   // The sum of the teams of the block's row `row`.
   HETNET_DEVICE T factor_sum(int row, int64_t k, int64_t r) const {
-    const int64_t tile_classes = sampler_.team.plan.tile_classes(), size = sampler_.head.factors * tile_classes;
-    const T* first = factor_ + int64_t{row} * sampler_.team.plan.teams * size + r * tile_classes + k;
+    const Plan& plan = sampler_.team.plan;
+    const int64_t size = sampler_.head.factors * plan.tile_classes();
+    const T* first = factor_sums() + int64_t{row} * plan.teams * size + r * plan.tile_classes() + k;
     T sum = first[0];
-    for (int t = 1; t < sampler_.team.plan.teams; ++t) sum += first[t * size];
+#pragma unroll 1
+    for (int t = 1; t < plan.teams; ++t) sum += first[t * size];
     return sum;
   }
 
@@ -119,6 +142,7 @@ class GradientSums {
     const int64_t first = int64_t{sampler_.tile()} * sampler_.team.plan.tile_classes(),
                   left = sampler_.head.classes - first;
     const int64_t classes = left < sampler_.team.plan.tile_classes() ? left : sampler_.team.plan.tile_classes();
+#pragma unroll 1
     for (int64_t i = thread; i < classes * sampler_.head.factors; i += count)
       store(first, i / sampler_.head.factors, i % sampler_.head.factors);
   }
@@ -140,6 +164,7 @@ class GradientSums {
     for_each_number(static_cast<int>(threadIdx.x), sampler_.team.plan.threads(),
                     [&](int64_t first, int64_t k, int64_t r) {
                       T sum = T(0);
+#pragma unroll 1
                       for (int row = 0; row < sampler_.team.plan.rows && first_row + row < end; ++row)
                         sum += times(sampler_.merge()[row] * factor_scale(first_row + row, r), factor_sum(row, k, r));
                       T& to = part[(first + k) * sampler_.head.factors + r];
@@ -151,12 +176,13 @@ class GradientSums {
     const int64_t row = sampler_.row();
     const T* source = sampler_.head.factor.data + row * sampler_.head.factor.row_stride +
                       sampler_.first_class() * sampler_.head.factors;
+#pragma unroll 1
     for (int64_t first = 0; first < sampler_.head.factors; first += kSamples) {
       T sums[kSamples];
       for (int i = 0; i < kSamples; ++i) {
         sums[i] = T(0);
         if (first + i >= sampler_.head.factors) continue;
-        const Quad<T> sum = factor(first + i);
+        const Quad<T> sum = own_factor()[(first + i) * sampler_.team.plan.team];
         for (int j = 0; j < kClasses; ++j)
           if (sampler_.has(j))
             sums[i] = lane<T>::fmadd(sum.of[j], source[j * sampler_.head.factors + first + i], sums[i]);
@@ -170,11 +196,8 @@ class GradientSums {
     }
   }
 
-  Sampler<T, kSamples>& sampler_;
-  T* const factor_;
-  T* const own_factor_;
+  Sampler<T, kSamples, kBackward>& sampler_;
   T loc_[4], scale_[4];
-  T temperature_;
 };
 
 }  // namespace cuda

@@ -15,30 +15,30 @@ struct Part {
 };
 
 template <class T, int kSamples>
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kThreadsWithManyRegisters)
     sample_logits_backward_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, const T* __restrict__ grad_out,
                                   DeviceGradient<T> out) {
-  Sampler<T, kSamples> sampler(device_head, plan, batch, true);
+  Sampler<T, kSamples, true> sampler(device_head, plan, batch);
   const Head<T>& head = sampler.head;
-  GradientSums<T, kSamples> gradient(sampler);
+  GradientSums<T, kSamples, true> gradient(sampler);
   const Part part(sampler.groups());
   for (int64_t group = part.begin; group < part.end; ++group) {
     sampler.bind(group);
     gradient.clear();
+#pragma unroll 1
     for (int64_t step = 0; step < sampler.steps(); ++step) {
       Draw<T, kSamples> draw;
       sampler.draw(step, draw);
-      T delta[kSamples][4], origin[kSamples];
+      T delta[kSamples][4];
       for (int s = 0; s < kSamples; ++s) {
-        origin[s] = T(0);
         for (int j = 0; j < kClasses; ++j) {
           const bool counts = draw.sample + s < head.samples && sampler.has(j) && !sampler.masked(j);
           delta[s][j] = counts ? grad_out[(draw.sample + s) * head.rows * head.classes + sampler.at(j)] : T(0);
         }
       }
-      gradient.add(draw, delta, origin);
+      gradient.add(draw, delta);
     }
-    gradient.store(T(1), out, blockIdx.x, group == part.begin);
+    gradient.store(T(1), T(0), out, blockIdx.x, group == part.begin);
   }
 }
 
@@ -48,99 +48,97 @@ enum Stage { kWhole, kTileSums, kTileGradients };
 
 // With a_k = g_k exp(log p_sk - log p_k) / S the gradient of a sample's utilities is a_k - p_sk sum_j a_j.
 template <class T, int kSamples, Stage kStage>
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kThreadsWithManyRegisters)
     log_probs_backward_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, SampleNumbers<T> given,
                               const T* __restrict__ grad_out, const T* __restrict__ log_probs,
                               const T* __restrict__ probs, DeviceGradient<T> out) {
-  Sampler<T, kSamples> sampler(device_head, plan, batch, true);
+  Sampler<T, kSamples, true> sampler(device_head, plan, batch);
   const Head<T>& head = sampler.head;
   Team<T>& team = sampler.team;
-  GradientSums<T, kSamples> gradient(sampler);
+  GradientSums<T, kSamples, true> gradient(sampler);
   const Part part(sampler.groups());
   for (int64_t group = part.begin; group < part.end; ++group) {
     sampler.bind(group);
     // a_k is weight_k p_sk, or weight_k exp(log p_sk - log p_k) where log p_k is so far from 0 that
     // its rounding is too much for its exponential: then the ratios' own sum divides them.
-    T weight[4], log_prob[4];
-    bool relative[4], any_relative = false;
+    const auto counts = [&](int j) { return sampler.has(j) && !sampler.masked(j); };
+    const auto log_prob = [&](int j) { return counts(j) ? log_probs[sampler.at(j)] : T(0); };
+    const auto is_relative = [&](int j) { return log_prob(j) < T(kSmallestLogProbability); };
+    T weight[4];
+    bool any_relative = false;
     for (int j = 0; j < kClasses; ++j) {
-      weight[j] = log_prob[j] = T(0);
-      relative[j] = false;
-      if (!sampler.has(j) || sampler.masked(j)) continue;
-      const T prob = probs[sampler.at(j)];
-      log_prob[j] = log_probs[sampler.at(j)];
-      relative[j] = log_prob[j] < T(kSmallestLogProbability);
-      any_relative = any_relative || relative[j];
-      weight[j] = grad_out[sampler.at(j)];
-      if (!relative[j]) weight[j] /= static_cast<T>(head.samples) * prob;
+      weight[j] = counts(j) ? grad_out[sampler.at(j)] : T(0);
+      if (is_relative(j))
+        any_relative = true;
+      else if (counts(j))
+        weight[j] /= static_cast<T>(head.samples) * probs[sampler.at(j)];
     }
-    any_relative = __syncthreads_or(any_relative);
-    if (any_relative) {
+    // One pass for the ratios' sums, where some are wanted, and one for the gradients.
+    bool sums_ratios = any_relative = __syncthreads_or(any_relative);
+    T origin = T(0);
+    for (;;) {
       T ratios[4] = {};
+      if constexpr (kStage != kTileSums) gradient.clear();
+#pragma unroll 1
       for (int64_t step = 0; step < sampler.steps(); ++step) {
         Draw<T, kSamples> draw;
         sampler.draw(step, draw);
         const auto softmax = Softmax<T, kSamples>::template of<kStage != kWhole>(draw, head.samples, team, given,
                                                                                  sampler.sample_at(draw.sample));
-        for (int s = 0; s < kSamples; ++s)
-          for (int j = 0; j < kClasses; ++j)
-            if (relative[j] && draw.sample + s < head.samples)
-              ratios[j] += hetnet::exp(softmax.log_probability(s, j) - log_prob[j]);
+        if (step == 0) origin = softmax.max[0];
+        T delta[kSamples][4], sums[kSamples];
+        for (int s = 0; s < kSamples; ++s) {
+          for (int j = 0; j < kClasses; ++j) {
+            T ratio = softmax.probability(s, j);
+            if (HETNET_RARE(any_relative) && is_relative(j))
+              ratio = draw.sample + s < head.samples
+                          ? hetnet::exp(softmax.log_probability(s, draw.utility[s][j]) - log_prob(j))
+                          : T(0);
+            ratios[j] += ratio;
+            delta[s][j] = weight[j] * ratio;
+          }
+          sums[s] = (delta[s][0] + delta[s][1]) + (delta[s][2] + delta[s][3]);
+        }
+        if (HETNET_RARE(sums_ratios)) continue;
+        if constexpr (kStage != kTileGradients) team.reduce(sums, Sum<T>());
+        for (int s = 0; s < kSamples; ++s) {
+          if (kStage == kWhole || draw.sample + s >= head.samples) continue;
+          const int64_t at = sampler.sample_at(draw.sample + s);
+          if (kStage == kTileGradients) sums[s] = given.number[at];
+          if (kStage == kTileSums && sampler.live() && team.lane == 0)
+            given.number[sampler.tile() * batch.rows * head.samples + at] = sums[s];
+        }
+        if constexpr (kStage != kTileSums) {
+          for (int s = 0; s < kSamples; ++s)
+            for (int j = 0; j < kClasses; ++j)
+              delta[s][j] = lane<T>::fmadd(-softmax.probability(s, j), sums[s], delta[s][j]);
+          gradient.add(draw, delta);
+        }
       }
+      if (!sums_ratios) break;
+      sums_ratios = false;
       for (int j = 0; j < kClasses; ++j) {
         const T sum = sum_over_teams(team, sampler.merge(), ratios[j]);
-        if (relative[j]) weight[j] /= sum;
+        if (is_relative(j)) weight[j] /= sum;
       }
     }
-
-    if constexpr (kStage != kTileSums) gradient.clear();
-    for (int64_t step = 0; step < sampler.steps(); ++step) {
-      Draw<T, kSamples> draw;
-      sampler.draw(step, draw);
-      const auto softmax = Softmax<T, kSamples>::template of<kStage != kWhole>(draw, head.samples, team, given,
-                                                                               sampler.sample_at(draw.sample));
-      T delta[kSamples][4], sums[kSamples];
-      for (int s = 0; s < kSamples; ++s) {
-        for (int j = 0; j < kClasses; ++j) {
-          delta[s][j] = weight[j] * softmax.probability(s, j);
-          if (any_relative && relative[j])
-            delta[s][j] = draw.sample + s < head.samples
-                              ? weight[j] * hetnet::exp(softmax.log_probability(s, j) - log_prob[j])
-                              : T(0);
-        }
-        sums[s] = (delta[s][0] + delta[s][1]) + (delta[s][2] + delta[s][3]);
-      }
-      if constexpr (kStage != kTileGradients) team.reduce(sums, Sum<T>());
-      for (int s = 0; s < kSamples; ++s) {
-        if (kStage == kWhole || draw.sample + s >= head.samples) continue;
-        const int64_t at = sampler.sample_at(draw.sample + s);
-        if (kStage == kTileGradients) sums[s] = given.number[at];
-        if (kStage == kTileSums && sampler.live() && team.lane == 0)
-          given.number[sampler.tile() * batch.rows * head.samples + at] = sums[s];
-      }
-      if constexpr (kStage != kTileSums) {
-        for (int s = 0; s < kSamples; ++s)
-          for (int j = 0; j < kClasses; ++j)
-            delta[s][j] = lane<T>::fmadd(-softmax.probability(s, j), sums[s], delta[s][j]);
-        gradient.add(draw, delta, softmax.max);
-      }
-    }
-    if constexpr (kStage != kTileSums) gradient.store(T(1), out, blockIdx.x, group == part.begin);
+    if constexpr (kStage != kTileSums) gradient.store(T(1), origin, out, blockIdx.x, group == part.begin);
   }
 }
 
 // The target's utilities, for all threads of the team, which all call it.
-template <bool kTiles, class T, int kSamples>
-HETNET_DEVICE void read_target(const Sampler<T, kSamples>& sampler, const Draw<T, kSamples>& draw, int64_t own_target,
-                               int64_t step, const SampleNumbers<T>& given, T (&utility)[kSamples]) {
+template <bool kTiles, class T, int kSamples, bool kBackward>
+HETNET_DEVICE void read_target(const Sampler<T, kSamples, kBackward>& sampler, const Draw<T, kSamples>& draw,
+                               int64_t own_target, int64_t step, const SampleNumbers<T>& given,
+                               T (&utility)[kSamples]) {
   if constexpr (kTiles) {
     for (int s = 0; s < kSamples; ++s)
       utility[s] = draw.sample + s < sampler.head.samples ? given.number[sampler.sample_at(draw.sample + s)] : T(0);
   } else {
     // Two places in turn: a thread may still read one while another writes the other.
     const Plan& plan = sampler.team.plan;
-    T* const place =
-        sampler.shared + sampler.layout.target + ((step & 1) * plan.rows * plan.teams + sampler.team.group) * kSamples;
+    T* const place = sampler.shared() + sampler.layout().target +
+                     ((step & 1) * plan.rows * plan.teams + sampler.team.group) * kSamples;
     for (int j = 0; j < kClasses; ++j)
       if (own_target == j)
         for (int s = 0; s < kSamples; ++s) place[s] = draw.utility[s][j];
@@ -153,13 +151,13 @@ HETNET_DEVICE void read_target(const Sampler<T, kSamples>& sampler, const Draw<T
 // in the same pass: those of a sample's utilities are w_s (p_sk - [k = y]), with w_s = p_sy over the sum
 // of all samples', which divides the sums in the end.
 template <class T, int kSamples, bool kGradient, bool kTiles>
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kThreadsWithManyRegisters)
     nll_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, SampleNumbers<T> given, NllTarget<T> target,
                T* __restrict__ loss, DeviceGradient<T> out) {
-  Sampler<T, kSamples> sampler(device_head, plan, batch, kGradient);
+  Sampler<T, kSamples, kGradient> sampler(device_head, plan, batch);
   const Head<T>& head = sampler.head;
   Team<T>& team = sampler.team;
-  GradientSums<T, kSamples> gradient(sampler);
+  GradientSums<T, kSamples, kGradient> gradient(sampler);
   const Part part(sampler.groups());
   for (int64_t group = part.begin; group < part.end; ++group) {
     sampler.bind(group);
@@ -168,10 +166,11 @@ __global__ void __launch_bounds__(kMostThreads)
     // largest one, which takes a pass of its own to find.
     enum { kDirect, kFindLargest, kRelative } pass = kDirect;
     bool relative = false;  // this row
-    T reference = T(0), sum = T(0);
+    T reference = T(0), sum = T(0), origin = T(0);
     for (;;) {
       T weights = T(0), largest = -kInfinity<T>;
       if constexpr (kGradient) gradient.clear();
+#pragma unroll 1
       for (int64_t step = 0; step < sampler.steps(); ++step) {
         Draw<T, kSamples> draw;
         sampler.draw(step, draw);
@@ -179,11 +178,12 @@ __global__ void __launch_bounds__(kMostThreads)
         read_target<kTiles>(sampler, draw, own_target, step, given, utility);
         const auto softmax =
             Softmax<T, kSamples>::template of<kTiles>(draw, head.samples, team, given, sampler.sample_at(draw.sample));
+        if (step == 0) origin = softmax.max[0];
         T delta[kSamples][4];
         for (int s = 0; s < kSamples; ++s) {
           const T difference = utility[s] - softmax.max[s];
-          T weight = hetnet::exp(difference) * softmax.inverse_sum[s];
-          if (pass != kDirect) {
+          T weight = exponential(difference) * softmax.inverse_sum[s];
+          if (HETNET_RARE(pass != kDirect)) {
             const bool valid = draw.sample + s < head.samples;
             const T log_likelihood = difference - hetnet::log(softmax.sum[s]);
             if (valid) largest = fmax(largest, log_likelihood);
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(kMostThreads)
             delta[s][j] = weight * (softmax.probability(s, j) - (own_target == j ? T(1) : T(0)));
         }
         if constexpr (kGradient)
-          if (pass != kFindLargest) gradient.add(draw, delta, softmax.max);
+          if (!HETNET_RARE(pass == kFindLargest)) gradient.add(draw, delta);
       }
       sum = sum_over_teams(team, sampler.merge(), weights);
       if (pass == kRelative) break;
@@ -217,7 +217,8 @@ __global__ void __launch_bounds__(kMostThreads)
     if (sampler.live() && sampler.tile() == 0 && team.team == 0 && team.lane == 0)
       loss[sampler.row()] = row_weight == T(0) ? T(0) : -row_weight * log_likelihood;
     if constexpr (kGradient)
-      gradient.store(row_weight == T(0) || sum == T(0) ? T(0) : row_weight / sum, out, blockIdx.x, group == part.begin);
+      gradient.store(row_weight == T(0) || sum == T(0) ? T(0) : row_weight / sum, origin, out, blockIdx.x,
+                     group == part.begin);
   }
 }
 

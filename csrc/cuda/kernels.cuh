@@ -12,12 +12,13 @@ namespace cuda {
 constexpr double kSmallestProbability = 1.6038108905486378e-28;
 
 template <class T, int kSamples>
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kThreadsWithFewRegisters)
     sample_logits_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, T* __restrict__ out) {
-  Sampler<T, kSamples> sampler(device_head, plan, batch, false);
+  Sampler<T, kSamples, false> sampler(device_head, plan, batch);
   const Head<T>& head = sampler.head;
   for (int64_t group = blockIdx.x; group < sampler.groups(); group += gridDim.x) {
     sampler.bind(group);
+#pragma unroll 1
     for (int64_t step = 0; step < sampler.steps(); ++step) {
       Draw<T, kSamples> draw;
       sampler.draw(step, draw);
@@ -32,16 +33,17 @@ __global__ void __launch_bounds__(kMostThreads)
 // Of each sample, max and sum of a tile's classes, and the utility of the class `target` of its row, if
 // that is given: [tile][row][sample], but the target's [row][sample].
 template <class T, int kSamples>
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kThreadsWithFewRegisters)
     normalize_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, SampleNumbers<T> out,
                      const int64_t* __restrict__ target) {
-  Sampler<T, kSamples> sampler(device_head, plan, batch, false);
+  Sampler<T, kSamples, false> sampler(device_head, plan, batch);
   const Head<T>& head = sampler.head;
   Team<T>& team = sampler.team;
   const int64_t tile = sampler.tile() * batch.rows * head.samples;
   for (int64_t group = blockIdx.x; group < sampler.groups(); group += gridDim.x) {
     sampler.bind(group);
     const int64_t own_target = target == nullptr ? -1 : target[sampler.row()] - sampler.first_class();
+#pragma unroll 1
     for (int64_t step = 0; step < sampler.steps(); ++step) {
       Draw<T, kSamples> draw;
       sampler.draw(step, draw);
@@ -79,58 +81,59 @@ __global__ void __launch_bounds__(kMostThreads)
 }
 
 template <class T, int kSamples, bool kTiles>
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kThreadsWithFewRegisters)
     log_probs_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, SampleNumbers<T> given,
                      T* __restrict__ log_probs, T* __restrict__ probs) {
-  Sampler<T, kSamples> sampler(device_head, plan, batch, false);
+  Sampler<T, kSamples, false> sampler(device_head, plan, batch);
   const Head<T>& head = sampler.head;
   Team<T>& team = sampler.team;
   for (int64_t group = blockIdx.x; group < sampler.groups(); group += gridDim.x) {
     sampler.bind(group);
-    T sums[4] = {};
-    for (int64_t step = 0; step < sampler.steps(); ++step) {
-      Draw<T, kSamples> draw;
-      sampler.draw(step, draw);
-      const auto softmax =
-          Softmax<T, kSamples>::template of<kTiles>(draw, head.samples, team, given, sampler.sample_at(draw.sample));
-      for (int j = 0; j < kClasses; ++j) {
-        T sum = T(0);
-        for (int s = 0; s < kSamples; ++s) sum = lane<T>::fmadd(softmax.exponential[s][j], softmax.inverse_sum[s], sum);
-        sums[j] += sum;
-      }
-    }
     T prob[4], log_prob[4];
-    bool underflows = false;
-    for (int j = 0; j < kClasses; ++j) {
-      prob[j] = sum_over_teams(team, sampler.merge(), sums[j]) / static_cast<T>(head.samples);
-      log_prob[j] = log_or_limit(prob[j]);
-      underflows = underflows || (prob[j] < T(kSmallestProbability) && !sampler.masked(j));
-    }
-
-    // Once more, relative to the largest term, which changes on the way.
-    if (__syncthreads_or(underflows)) {
-      T largest[4], relative[4] = {};
+    // One pass for the probabilities. If some underflow, one more, relative to the largest term, which
+    // changes on the way.
+    for (bool relative = false;;) {
+      T sums[4] = {}, largest[4];
       fill(largest, -kInfinity<T>);
+#pragma unroll 1
       for (int64_t step = 0; step < sampler.steps(); ++step) {
         Draw<T, kSamples> draw;
         sampler.draw(step, draw);
         const auto softmax =
             Softmax<T, kSamples>::template of<kTiles>(draw, head.samples, team, given, sampler.sample_at(draw.sample));
+        if (!HETNET_RARE(relative)) {
+          for (int j = 0; j < kClasses; ++j) {
+            T sum = T(0);
+            for (int s = 0; s < kSamples; ++s)
+              sum = lane<T>::fmadd(softmax.exponential[s][j], softmax.inverse_sum[s], sum);
+            sums[j] += sum;
+          }
+          continue;
+        }
         for (int s = 0; s < kSamples; ++s)
           for (int j = 0; j < kClasses; ++j) {
             if (draw.sample + s >= head.samples || sampler.masked(j)) continue;
-            const T log_p = softmax.log_probability(s, j), larger = fmax(largest[j], log_p);
-            relative[j] = relative[j] * hetnet::exp(largest[j] - larger) + hetnet::exp(log_p - larger);
+            const T log_p = softmax.log_probability(s, draw.utility[s][j]), larger = fmax(largest[j], log_p);
+            sums[j] = sums[j] * hetnet::exp(largest[j] - larger) + hetnet::exp(log_p - larger);
             largest[j] = larger;
           }
       }
-      for (int j = 0; j < kClasses; ++j) {
-        const T most = max_over_teams(team, sampler.merge(), largest[j]);
-        const T part = relative[j] * hetnet::exp(largest[j] - most);
-        const T sum = sum_over_teams(team, sampler.merge(), part);
-        if (prob[j] < T(kSmallestProbability) && !sampler.masked(j))
-          log_prob[j] = most + hetnet::log(sum / static_cast<T>(head.samples));
+      const T samples = static_cast<T>(head.samples);
+      if (relative) {
+        for (int j = 0; j < kClasses; ++j) {
+          const T most = max_over_teams(team, sampler.merge(), largest[j]);
+          const T sum = sum_over_teams(team, sampler.merge(), sums[j] * hetnet::exp(largest[j] - most));
+          if (prob[j] < T(kSmallestProbability) && !sampler.masked(j)) log_prob[j] = most + hetnet::log(sum / samples);
+        }
+        break;
       }
+      for (int j = 0; j < kClasses; ++j) {
+        prob[j] = sum_over_teams(team, sampler.merge(), sums[j]) / samples;
+        log_prob[j] = log_or_limit(prob[j]);
+        relative = relative || (prob[j] < T(kSmallestProbability) && !sampler.masked(j));
+      }
+      relative = __syncthreads_or(relative);
+      if (!relative) break;
     }
     for (int j = 0; j < kClasses; ++j)
       if (sampler.stores(j)) {
@@ -143,10 +146,10 @@ __global__ void __launch_bounds__(kMostThreads)
 // Mean and squared distances from it of the probabilities, and of the mean entropy, in nats, the tile's
 // part: [tile][row].
 template <class T, int kSamples, bool kTiles>
-__global__ void __launch_bounds__(kMostThreads)
+__global__ void __launch_bounds__(kThreadsWithManyRegisters)
     statistics_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, SampleNumbers<T> given, T* __restrict__ mean,
                       T* __restrict__ variance, T* __restrict__ entropy) {
-  Sampler<T, kSamples> sampler(device_head, plan, batch, false);
+  Sampler<T, kSamples, false> sampler(device_head, plan, batch);
   const Head<T>& head = sampler.head;
   Team<T>& team = sampler.team;
   const T samples = static_cast<T>(head.samples);
@@ -158,41 +161,35 @@ __global__ void __launch_bounds__(kMostThreads)
     const T shift_samples = static_cast<T>(head.samples < first_step ? head.samples : first_step);
     T shift[4], sums[4] = {}, squares[4] = {};
     T entropy_sum = T(0);
+#pragma unroll 1
     for (int64_t step = 0; step < sampler.steps(); ++step) {
       Draw<T, kSamples> draw;
       sampler.draw(step, draw);
       const auto softmax =
           Softmax<T, kSamples>::template of<kTiles>(draw, head.samples, team, given, sampler.sample_at(draw.sample));
-      if (step == 0)
+      if (HETNET_RARE(step == 0))
         for (int j = 0; j < kClasses; ++j) {
           T sum = T(0);
           for (int s = 0; s < kSamples; ++s) sum += softmax.probability(s, j);
           shift[j] = sum_over_teams(team, sampler.merge(), sum) / shift_samples;
         }
-      T weighted[kSamples], product = T(1);
+      T weighted = T(0), product = T(1);
       for (int s = 0; s < kSamples; ++s) {
         const bool valid = draw.sample + s < head.samples;
-        weighted[s] = T(0);
         for (int j = 0; j < kClasses; ++j) {
           // -inf times the probability 0 counts as 0
-          const T log_e = fmax(softmax.difference[s][j], kLowest<T>);
-          weighted[s] = lane<T>::fmadd(softmax.exponential[s][j], log_e, weighted[s]);
-          const T distance = valid ? softmax.probability(s, j) - shift[j] : T(0);
+          const T p = softmax.probability(s, j), log_e = fmax(draw.utility[s][j] - softmax.max[s], kLowest<T>);
+          weighted = lane<T>::fmadd(p, log_e, weighted);
+          const T distance = valid ? p - shift[j] : T(0);
           sums[j] += distance;
           squares[j] = lane<T>::fmadd(distance, distance, squares[j]);
         }
-        weighted[s] *= softmax.inverse_sum[s];
+        if (valid) product *= softmax.sum[s];
       }
-      // Each thread has its part of the weighted sums; the logarithms of four sums at a time are one
-      // thread's.
-      for (int s = 0; s < kSamples; ++s) {
-        entropy_sum -= weighted[s];
-        if (draw.sample + s < head.samples) product *= softmax.sum[s];
-        if (s % 4 == 3 || s + 1 == kSamples) {
-          if (team.lane == 0 && sampler.tile() == 0) entropy_sum += hetnet::log(product);
-          product = T(1);
-        }
-      }
+      // The entropy of a sample is log sum - sum_k p_k log e_k. Each thread has its part of the latter; the
+      // logarithm, of the samples' sums multiplied, is one thread's.
+      entropy_sum -= weighted;
+      if (team.lane == 0 && sampler.tile() == 0) entropy_sum += hetnet::log(product);
     }
     T sum_of_entropy[1] = {entropy_sum};
     team.reduce(sum_of_entropy, Sum<T>());

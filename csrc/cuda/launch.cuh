@@ -29,11 +29,9 @@ void launch(void (*kernel)(Parameters...), int64_t blocks, int tiles, int thread
 
 #endif
 
-// Samples of a thread's step: as many as its registers hold. A backward keeps their noise as well.
+// Samples of a thread's step: as many as make a vector load of their noise.
 template <class T>
-constexpr int kForwardSamples = sizeof(T) == 4 ? 8 : 4;
-template <class T>
-constexpr int kBackwardSamples = sizeof(T) == 4 ? 4 : 2;
+constexpr int kSamples = 16 / sizeof(T);
 
 constexpr int64_t kMostBlocks = (int64_t{1} << 31) - 1;
 
@@ -47,8 +45,7 @@ struct Workspace {
   int64_t numbers, tile_numbers, tile_rows, tile_scales, temperature, factor_parts, factors, size;
 
   Workspace(const Head<T>& head, bool backward, const Limits& limits, int64_t most_shared_bytes)
-      : plan(make_plan(head, backward ? kBackwardSamples<T> : kForwardSamples<T>, backward, most_shared_bytes)),
-        batch_rows(head.rows) {
+      : plan(make_plan(head, kSamples<T>, backward, most_shared_bytes)), batch_rows(head.rows) {
     const int64_t tiles = plan.tiles;
     const int64_t row_size = head.samples * (3 + 2 * tiles) + tiles * (1 + head.factors);
     if (tiles > 1) {
@@ -96,24 +93,25 @@ class Launcher {
       : device_head_(head), head_(head.head), work_(workspace), stream_(stream), memory_(memory) {}
 
   void sample_logits(T* out) const {
-    for_each_batch([&](const Batch& batch) { start(sample_logits_kernel<T, kForward>, batch, out); });
+    for_each_batch([&](const Batch& batch) { start(sample_logits_kernel<T, kSamples<T>>, batch, out); });
   }
 
   void log_probs(T* log_probs, T* probs) const {
     for_each_batch([&](const Batch& batch) {
-      if (work_.plan.tiles == 1) return start(log_probs_kernel<T, kForward, false>, batch, numbers(), log_probs, probs);
-      normalize<kForward>(batch, nullptr);
-      start(log_probs_kernel<T, kForward, true>, batch, numbers(), log_probs, probs);
+      if (work_.plan.tiles == 1)
+        return start(log_probs_kernel<T, kSamples<T>, false>, batch, numbers(), log_probs, probs);
+      normalize(batch, nullptr);
+      start(log_probs_kernel<T, kSamples<T>, true>, batch, numbers(), log_probs, probs);
     });
   }
 
   void statistics(T* mean, T* variance, T* entropy) const {
     for_each_batch([&](const Batch& batch) {
       if (work_.plan.tiles == 1)
-        return start(statistics_kernel<T, kForward, false>, batch, numbers(), mean, variance, entropy);
-      normalize<kForward>(batch, nullptr);
+        return start(statistics_kernel<T, kSamples<T>, false>, batch, numbers(), mean, variance, entropy);
+      normalize(batch, nullptr);
       T* const parts = memory_ + work_.tile_rows;
-      start(statistics_kernel<T, kForward, true>, batch, numbers(), mean, variance, parts);
+      start(statistics_kernel<T, kSamples<T>, true>, batch, numbers(), mean, variance, parts);
       sum_parts(parts, work_.plan.tiles, batch.rows, entropy + batch.first_row);
     });
   }
@@ -133,24 +131,24 @@ class Launcher {
     for_each_batch([&](const Batch& batch) {
       const DeviceGradient<T> none{};
       if (work_.plan.tiles == 1)
-        return start(nll_kernel<T, kForward, false, false>, batch, numbers(), target, loss, none);
-      normalize<kForward>(batch, target.classes);
-      start(nll_kernel<T, kForward, false, true>, batch, numbers(), target, loss, none);
+        return start(nll_kernel<T, kSamples<T>, false, false>, batch, numbers(), target, loss, none);
+      normalize(batch, target.classes);
+      start(nll_kernel<T, kSamples<T>, false, true>, batch, numbers(), target, loss, none);
     });
   }
 
   void nll(const NllTarget<T>& target, T* loss, const HeadGradient<T>& grad) const {
     backward(grad, [&](const Batch& batch, const DeviceGradient<T>& out) {
       if (work_.plan.tiles == 1)
-        return start(nll_kernel<T, kBackward, true, false>, batch, numbers(), target, loss, out);
-      normalize<kBackward>(batch, target.classes);
-      start(nll_kernel<T, kBackward, true, true>, batch, numbers(), target, loss, out);
+        return start(nll_kernel<T, kSamples<T>, true, false>, batch, numbers(), target, loss, out);
+      normalize(batch, target.classes);
+      start(nll_kernel<T, kSamples<T>, true, true>, batch, numbers(), target, loss, out);
     });
   }
 
   void sample_logits_backward(const T* grad_out, const HeadGradient<T>& grad) const {
     backward(grad, [&](const Batch& batch, const DeviceGradient<T>& out) {
-      start(sample_logits_backward_kernel<T, kBackward>, batch, grad_out, out);
+      start(sample_logits_backward_kernel<T, kSamples<T>>, batch, grad_out, out);
     });
   }
 
@@ -158,20 +156,18 @@ class Launcher {
     backward(grad, [&](const Batch& batch, const DeviceGradient<T>& out) {
       SampleNumbers<T> given = numbers();
       if (work_.plan.tiles == 1)
-        return start(log_probs_backward_kernel<T, kBackward, kWhole>, batch, given, grad_out, log_probs, probs, out);
-      normalize<kBackward>(batch, nullptr);
+        return start(log_probs_backward_kernel<T, kSamples<T>, kWhole>, batch, given, grad_out, log_probs, probs, out);
+      normalize(batch, nullptr);
       T* const sums = given.number;
       given.number = memory_ + work_.tile_numbers;
-      start(log_probs_backward_kernel<T, kBackward, kTileSums>, batch, given, grad_out, log_probs, probs, out);
+      start(log_probs_backward_kernel<T, kSamples<T>, kTileSums>, batch, given, grad_out, log_probs, probs, out);
       sum_parts(given.number, work_.plan.tiles, batch.rows * head_.samples, sums);
       given.number = sums;
-      start(log_probs_backward_kernel<T, kBackward, kTileGradients>, batch, given, grad_out, log_probs, probs, out);
+      start(log_probs_backward_kernel<T, kSamples<T>, kTileGradients>, batch, given, grad_out, log_probs, probs, out);
     });
   }
 
  private:
-  static constexpr int kForward = kForwardSamples<T>, kBackward = kBackwardSamples<T>;
-
   template <class Body>
   void for_each_batch(const Body& body) const {
     for (int64_t first = 0; first < head_.rows; first += work_.batch_rows) {
@@ -194,12 +190,11 @@ class Launcher {
     return {first, first + size, first + 2 * size};
   }
 
-  template <int kSamples>
   void normalize(const Batch& batch, const int64_t* target) const {
     const int64_t count = batch.rows * head_.samples;
     T* const first = memory_ + work_.tile_numbers;
     const SampleNumbers<T> parts{first, first + count * work_.plan.tiles, numbers().number};
-    start(normalize_kernel<T, kSamples>, batch, parts, target);
+    start(normalize_kernel<T, kSamples<T>>, batch, parts, target);
     launch(combine_tiles_kernel<T>, blocks(count), 1, kMostThreads, 0, stream_, parts, int64_t{work_.plan.tiles}, count,
            numbers());
   }

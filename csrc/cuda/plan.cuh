@@ -8,9 +8,15 @@ namespace hetnet {
 namespace cuda {
 
 constexpr int kWarp = 32;
-constexpr int kClasses = 4;  // of a thread
-constexpr int kMostThreads = 256;
-constexpr int kFewestThreads = 128;  // with fewer a block does not keep its share of a processor busy
+constexpr int kClasses = 4;        // of a thread
+constexpr int kMostThreads = 256;  // of a block
+constexpr int kUsualThreads = 128;
+constexpr int kFewestThreads = 64;  // with fewer a block does not keep its share of a processor busy
+
+// Threads for which a processor has registers: 128 for each of 512, 168 for each of 384. That of a kernel is
+// its budget of registers.
+constexpr int kThreadsWithFewRegisters = 512;
+constexpr int kThreadsWithManyRegisters = 384;
 
 // A team of threads shares a sample, each with four of its classes; a thread's steps are of several
 // samples. The teams of a row share its samples, and a block has several rows where these are few.
@@ -38,37 +44,44 @@ struct Batch {
   void* factors;  // memory for each block's factors and their gradients, where they are not in shared memory
 };
 
-// Where a block's memory begins for each purpose, in elements.
+// Where a block's memory begins for each purpose, in elements: cheap to ask for anew, so that it takes no
+// registers.
 template <class T>
 struct Layout {
-  // of shared or global memory:
-  int64_t factor;    // [row][factor][class]
+  // of shared memory:
+  int merge;    // [row][team][thread]: what teams of a row tell each other
+  int scratch;  // [2][warp][sample]: what warps of a team tell each other
+  int target;   // [2][row][team][sample]: the target's utility
+  int eta;      // [2][row][team][factor][sample]: of two steps
+  int64_t shared_size;
+  // of shared memory as well, or global memory:
+  int factor;        // [row][factor][class]
   int64_t gradient;  // [row][team][factor][class], for a backward
   int64_t factors_size;
-  // of shared memory:
-  int64_t eta;      // [2][row][team][factor][sample]: of two steps
-  int64_t target;   // [2][row][team][sample]: the target's utility
-  int64_t scratch;  // [2][number][warp]: what warps of a team tell each other
-  int64_t merge;    // [row][team][thread]: what teams of a row tell each other
-  int64_t shared_size;
 
   __host__ __device__ Layout(const Plan& plan, int64_t factors, bool backward) {
-    const int64_t all_teams = int64_t{plan.rows} * plan.teams, q = plan.samples_per_step;
-    int64_t at = 0;
-    const auto take = [&](int64_t count) {
-      const int64_t begin = at;
-      at += (count + 3) / 4 * 4;
-      return begin;
-    };
-    factor = take(plan.rows * factors * plan.tile_classes());
-    gradient = take(backward ? all_teams * factors * plan.tile_classes() : 0);
-    factors_size = at;
-    if (!plan.factor_in_shared) at = 0;
-    eta = take(2 * all_teams * factors * q);
-    target = take(2 * all_teams * q);
-    scratch = take(plan.team > kWarp ? 2 * 2 * q * (plan.threads() / kWarp) : 0);
-    merge = take(plan.threads());
-    shared_size = at;
+    const int all_teams = plan.rows * plan.teams, q = plan.samples_per_step;
+    const int64_t eta_size = 2 * factors * all_teams * q;
+    merge = 0;
+    scratch = merge + round(plan.threads());
+    target = scratch + round(plan.team > kWarp ? 2 * q * (plan.threads() / kWarp) : 0);
+    eta = target + round(2 * all_teams * q);
+    const int64_t eta_end = eta + round(eta_size);
+    factor = 0;
+    gradient = round(plan.rows * factors * plan.tile_classes());
+    factors_size = gradient + (backward ? round(all_teams * factors * plan.tile_classes()) : 0);
+    if (plan.factor_in_shared) {
+      factor = static_cast<int>(eta_end);
+      gradient += eta_end;
+    }
+    shared_size = eta_end + (plan.factor_in_shared ? factors_size : 0);
+  }
+
+ private:
+  // Up to a multiple of four, which are loaded together.
+  template <class Int>
+  __host__ __device__ static Int round(Int count) {
+    return (count + 3) / 4 * 4;
   }
 };
 
@@ -83,8 +96,8 @@ Plan make_plan(const Head<T>& head, int samples_per_step, bool backward, int64_t
   Plan widest{1, 1, 1, 1, samples_per_step, true, 0};
   const int64_t wanted_teams = (head.samples + samples_per_step - 1) / samples_per_step;
   while (widest.tile_classes() < head.classes && widest.team < kMostThreads) widest.team *= 2;
-  while (2 * widest.teams <= wanted_teams && widest.threads() < kMostThreads) widest.teams *= 2;
-  while (widest.threads() < kMostThreads) widest.rows *= 2;
+  while (2 * widest.teams <= wanted_teams && widest.threads() < kUsualThreads) widest.teams *= 2;
+  while (widest.threads() < kUsualThreads) widest.rows *= 2;
 
   Plan plan = widest;
   while (!fits(plan) && plan.threads() > kFewestThreads)

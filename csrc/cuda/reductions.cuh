@@ -16,6 +16,7 @@ HETNET_DEVICE T over_teams(const Team<T>& team, T* merge, T number, Operation op
   __syncthreads();
   const T* first = merge + team.row * team.plan.teams * team.plan.team + team.lane;
   T result = first[0];
+#pragma unroll 1
   for (int t = 1; t < team.plan.teams; ++t) result = operation(result, first[t * team.plan.team]);
   return result;
 }

@@ -20,42 +20,46 @@ HETNET_DEVICE Head<T> read(const DeviceHead<T>& device_head) {
   return head;
 }
 
+// The same number, which all threads have, where the compiler may know that they do: then a warp keeps what is
+// made of it once, and not in each thread's registers.
+HETNET_DEVICE uint64_t of_all_threads(uint64_t number) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  const uint32_t low = __reduce_or_sync(kAllLanes, static_cast<uint32_t>(number));
+  const uint32_t high = __reduce_or_sync(kAllLanes, static_cast<uint32_t>(number >> 32));
+  return low | static_cast<uint64_t>(high) << 32;
+#else
+  return number;
+#endif
+}
+
 // Consecutive samples of a row, in four of its classes.
 template <class T, int kSamples>
 struct Draw {
-  int64_t sample;  // the first; from the head's number of samples on they count for nothing
+  uint32_t sample;  // the first; from the head's number of samples on they count for nothing
   T eps[kSamples][4];
   T utility[kSamples][4];
   const T* eta;  // [factor][sample]
+
+  HETNET_DEVICE Pack<T, kSamples> factor_noise(int64_t r) const {
+    return *reinterpret_cast<const Pack<T, kSamples>*>(eta + r * kSamples);
+  }
 };
 
 // What every kernel begins with: the thread's place, and a row's parameters.
-template <class T, int kSamples>
+template <class T, int kSamples, bool kBackward>
 class Sampler {
  public:
   const Head<T> head;
   const Batch batch;
-  const Layout<T> layout;
-  T* const shared;
-  T* const factors;  // the block's factors and their gradients
   Team<T> team;
 
-  HETNET_DEVICE Sampler(const DeviceHead<T>& device_head, const Plan& plan, const Batch& batch_, bool backward)
+  HETNET_DEVICE Sampler(const DeviceHead<T>& device_head, const Plan& plan, const Batch& batch_)
       : head(read(device_head)),
         batch(batch_),
-        layout(plan, head.factors, backward),
-        shared(reinterpret_cast<T*>(shared_memory())),
-        factors(plan.factor_in_shared
-                    ? shared
-                    : static_cast<T*>(batch.factors) +
-                          (static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x) * layout.factors_size),
-        team(plan, shared + layout.scratch),
-        keys_(head.seed),
-        tile_(static_cast<int>(blockIdx.y)),
-        first_class_(static_cast<int64_t>(tile_) * plan.tile_classes() + kClasses * team.lane),
-        factor_(factors + layout.factor + team.row * head.factors * plan.tile_classes()),
-        eta_(shared + layout.eta + team.group * head.factors * kSamples),
-        eta_turn_(int64_t{plan.rows} * plan.teams * head.factors * kSamples) {}
+        team(plan, shared() + Layout<T>(plan, head.factors, kBackward).scratch),
+        key_(of_all_threads(head.seed)),
+        first_class_(tile() * plan.tile_classes() + kClasses * team.lane),
+        inverse_temperature_(T(1) / head.temperature) {}
 
   // Moves on to a group of the batch's rows, one for each of the block's. Rows past the last one are
   // taken for it, so that threads stay together. All threads of the block call it.
@@ -68,16 +72,17 @@ class Sampler {
     stage_factor();
     __syncthreads();
     T zero = T(0);
-    for (int64_t r = 0; r < head.factors; ++r) {
-      const Quad<T> numbers = factor(r);
-      for (int j = 0; j < kClasses; ++j) zero += numbers.of[j] * T(0);
-    }
+    const Quad<T>* const factor = own_factor();
+#pragma unroll 1
+    for (int64_t r = 0; r < head.factors; ++r)
+      for (int j = 0; j < kClasses; ++j) zero += factor[r * team.plan.team].of[j] * T(0);
+    T loc[4];
     for (int j = 0; j < kClasses; ++j) {
       const int64_t k = first_class_ + j;
-      loc_[j] = -kInfinity<T>;
+      loc[j] = -kInfinity<T>;
       scale_[j] = T(0);
       if (k >= head.classes) continue;
-      loc_[j] = head.loc.data[row_ * head.loc.row_stride + k];
+      loc[j] = head.loc.data[row_ * head.loc.row_stride + k];
       scale_[j] = head.scale.data[row_ * head.scale.row_stride + k];
       zero += scale_[j] * T(0);
     }
@@ -85,7 +90,7 @@ class Sampler {
     // the whole row is to be NaN instead.
     T zeros[1] = {zero};
     team.reduce(zeros, Sum<T>());
-    for (int j = 0; j < kClasses; ++j) center_[j] = Center<T>(loc_[j], head.temperature, zeros[0]);
+    for (int j = 0; j < kClasses; ++j) center_[j] = Center<T>(loc[j], head.temperature, zeros[0]);
   }
 
   HETNET_DEVICE int64_t groups() const { return team.plan.groups(batch.rows); }
@@ -93,56 +98,70 @@ class Sampler {
   HETNET_DEVICE int64_t first_row() const { return first_row_; }  // of the block's
   HETNET_DEVICE int64_t row() const { return row_; }
   HETNET_DEVICE bool live() const { return live_; }  // the row is one of the head's
-  HETNET_DEVICE int tile() const { return tile_; }
+  HETNET_DEVICE static int tile() { return static_cast<int>(blockIdx.y); }
+  HETNET_DEVICE T scale(int j) const { return scale_[j]; }
   // Where numbers of each sample, and of each tile, are kept for the batch: [row][sample], [tile][row].
   HETNET_DEVICE int64_t sample_at(int64_t sample) const { return (row_ - batch.first_row) * head.samples + sample; }
-  HETNET_DEVICE int64_t tile_at() const { return tile_ * batch.rows + row_ - batch.first_row; }
-  HETNET_DEVICE T* merge() const { return shared + layout.merge; }
+  HETNET_DEVICE int64_t tile_at() const { return int64_t{tile()} * batch.rows + row_ - batch.first_row; }
+
+  HETNET_DEVICE Layout<T> layout() const { return Layout<T>(team.plan, head.factors, kBackward); }
+  HETNET_DEVICE static T* shared() { return reinterpret_cast<T*>(shared_memory()); }
+  HETNET_DEVICE T* merge() const { return shared() + layout().merge; }
+  // The block's factors and their gradients.
+  HETNET_DEVICE T* factors() const {
+    if (team.plan.factor_in_shared) return shared();
+    return static_cast<T*>(batch.factors) + (int64_t{tile()} * gridDim.x + blockIdx.x) * layout().factors_size;
+  }
+  // The row's factor, of the tile's classes, scaled.
+  HETNET_DEVICE T* row_factor() const {
+    return factors() + layout().factor + team.row * head.factors * team.plan.tile_classes();
+  }
+  // Of the thread's classes; that of the next factor is a team's length further.
+  HETNET_DEVICE const Quad<T>* own_factor() const { return reinterpret_cast<const Quad<T>*>(row_factor()) + team.lane; }
   // Whether the thread stores results of its class j, and where.
   HETNET_DEVICE bool stores(int j) const { return live_ && team.team == 0 && has(j); }
   HETNET_DEVICE int64_t at(int j) const { return row_ * head.classes + first_class_ + j; }
-  HETNET_DEVICE int64_t first_class() const { return first_class_; }
+  HETNET_DEVICE int first_class() const { return first_class_; }
   HETNET_DEVICE bool has(int j) const { return first_class_ + j < head.classes; }
-  HETNET_DEVICE bool masked(int j) const { return loc_[j] == -kInfinity<T>; }
+  HETNET_DEVICE bool masked(int j) const { return center_[j].high == -kInfinity<T>; }
   // The first sample of the team's step.
   HETNET_DEVICE int64_t first_sample(int64_t step) const { return (step * team.plan.teams + team.team) * kSamples; }
 
   // All threads of the block call it.
   HETNET_DEVICE void draw(int64_t step, Draw<T, kSamples>& draw) {
     draw.sample = first_sample(step);
-    draw.eta = eta_ + (step & 1) * eta_turn_;
-    fill_eta(draw.sample, eta_ + (step & 1) * eta_turn_);
+    T* const eta = shared() + layout().eta +
+                   ((step & 1) * team.plan.rows * team.plan.teams + team.group) * head.factors * kSamples;
+    draw.eta = eta;
+    fill_eta(draw.sample, eta);
     T noise[kSamples][4];
     for (int s = 0; s < kSamples; ++s) {
       normals(draw.sample + s, static_cast<uint32_t>(first_class_ / 4), draw.eps[s]);
       fill(noise[s], T(0));
     }
+    const Quad<T>* factor = own_factor();
+#pragma unroll 1
     for (int64_t r = 0; r < head.factors; ++r) {
-      const Quad<T> numbers = factor(r);
+      const Quad<T> numbers = *factor;
+      const Pack<T, kSamples> of_samples = draw.factor_noise(r);
+      factor += team.plan.team;
       for (int s = 0; s < kSamples; ++s)
-        for (int j = 0; j < kClasses; ++j)
-          noise[s][j] = lane<T>::fmadd(numbers.of[j], draw.eta[r * kSamples + s], noise[s][j]);
+        for (int j = 0; j < kClasses; ++j) noise[s][j] = lane<T>::fmadd(numbers.of[j], of_samples.of[s], noise[s][j]);
     }
     // The diagonal's noise last: where it is large, the products would be rounded to its last place.
-    const T inverse_temperature = T(1) / head.temperature;
     for (int s = 0; s < kSamples; ++s)
       for (int j = 0; j < kClasses; ++j) {
         noise[s][j] = lane<T>::fmadd(scale_[j], draw.eps[s][j], noise[s][j]);
-        draw.utility[s][j] = center_[j].utility(noise[s][j], inverse_temperature);
+        draw.utility[s][j] = center_[j].utility(noise[s][j], inverse_temperature_);
       }
   }
 
  private:
-  // Of the thread's classes, scaled.
-  HETNET_DEVICE Quad<T> factor(int64_t r) const {
-    return *reinterpret_cast<const Quad<T>*>(factor_ + r * team.plan.tile_classes() + kClasses * team.lane);
-  }
-
   // Four normals, of dimensions 4 block to 4 block + 3.
   HETNET_DEVICE void normals(int64_t sample, uint32_t block, T (&out)[4]) const {
     const uint64_t row = static_cast<uint64_t>(head.row_offset) + static_cast<uint64_t>(row_);
     const PhiloxBlock<uint32_t> words = philox4x32_10(block, static_cast<uint32_t>(sample), static_cast<uint32_t>(row),
-                                                      static_cast<uint32_t>(row >> 32), keys_);
+                                                      static_cast<uint32_t>(row >> 32), key_);
     normal_pair<T>(words.w0, words.w1, out[0], out[1]);
     normal_pair<T>(words.w2, words.w3, out[2], out[3]);
   }
@@ -152,6 +171,7 @@ class Sampler {
   HETNET_DEVICE void fill_eta(int64_t sample, T* eta) const {
     if (head.factors == 0) return;
     const int64_t first_block = head.classes / 4, blocks = (head.classes + head.factors + 3) / 4 - first_block;
+#pragma unroll 1
     for (int64_t i = team.lane; i < blocks * kSamples; i += team.plan.team) {
       const int64_t block = first_block + i / kSamples, s = i % kSamples;
       T four[4];
@@ -166,30 +186,29 @@ class Sampler {
 
   // Copies the row's factor, scaled, with the classes of a factor side by side.
   HETNET_DEVICE void stage_factor() {
+    T* const factor = row_factor();
     const int tile_classes = team.plan.tile_classes();
-    const int64_t first = first_class_ - kClasses * team.lane;
+    const int64_t first = int64_t{tile()} * tile_classes;
     const int64_t left = head.classes - first, here = left < tile_classes ? left : tile_classes;
     const int64_t count = head.factors * tile_classes;
     const T* source = head.factor.data + row_ * head.factor.row_stride + first * head.factors;
     const T* scale = head.factor_scale.data + row_ * head.factor_scale.row_stride;
     // Consecutive threads read consecutive numbers.
+#pragma unroll 1
     for (int64_t i = team.team * team.plan.team + team.lane; i < count; i += team.plan.teams * team.plan.team) {
       const int64_t k = i / head.factors, r = i % head.factors;
       T number = k < here ? source[i] : T(0);
       if (k < here && head.factor_scale) number *= scale[r];
-      factor_[r * tile_classes + k] = number;
+      factor[r * tile_classes + k] = number;
     }
   }
 
-  const PhiloxKeys keys_;
-  const int tile_;
-  const int64_t first_class_;
-  T* const factor_;
-  T* const eta_;
-  const int64_t eta_turn_;
+  const PhiloxKey key_;
+  const int first_class_;
   int64_t first_row_ = 0, row_ = 0;
   bool live_ = false;
-  T loc_[4], scale_[4];
+  const T inverse_temperature_;
+  T scale_[4];
   Center<T> center_[4];
 };
 

@@ -1,6 +1,7 @@
 // The class probabilities of a draw, over the classes of a team or, where those are a tile, over all.
 #pragma once
 
+#include "exponential.cuh"
 #include "sampler.cuh"
 
 namespace hetnet {
@@ -16,8 +17,7 @@ struct SampleNumbers {
 
 template <class T, int kSamples>
 struct Softmax {
-  T difference[kSamples][4];  // utility - max
-  T exponential[kSamples][4];
+  T exponential[kSamples][4];  // of utility - max
   T max[kSamples];
   T sum[kSamples];          // of exponentials, over all classes
   T inverse_sum[kSamples];  // 0 for what is no sample
@@ -39,7 +39,7 @@ struct Softmax {
       softmax.reduce(draw, team);
     }
     for (int s = 0; s < kSamples; ++s)
-      softmax.inverse_sum[s] = draw.sample + s < samples ? T(1) / softmax.sum[s] : T(0);
+      softmax.inverse_sum[s] = draw.sample + s < samples ? reciprocal(softmax.sum[s]) : T(0);
     return softmax;
   }
 
@@ -61,15 +61,12 @@ struct Softmax {
   }
 
   HETNET_DEVICE T probability(int s, int j) const { return exponential[s][j] * inverse_sum[s]; }
-  HETNET_DEVICE T log_probability(int s, int j) const { return difference[s][j] - hetnet::log(sum[s]); }
+  HETNET_DEVICE T log_probability(int s, T utility) const { return (utility - max[s]) - hetnet::log(sum[s]); }
 
  private:
   HETNET_DEVICE void set_exponentials(const Draw<T, kSamples>& draw) {
     for (int s = 0; s < kSamples; ++s)
-      for (int j = 0; j < kClasses; ++j) {
-        difference[s][j] = draw.utility[s][j] - max[s];
-        exponential[s][j] = hetnet::exp(difference[s][j]);
-      }
+      for (int j = 0; j < kClasses; ++j) exponential[s][j] = cuda::exponential(draw.utility[s][j] - max[s]);
   }
 };
 

@@ -40,29 +40,58 @@ class Team {
       __syncwarp();
   }
 
-  // Combines each of the numbers over the team's threads, in an order that is the same for all of
-  // them. All threads of the block call it.
+  // Combines each of the numbers over the team's threads, in an order that depends on the plan alone. All
+  // threads of the block call it, and the team's get the same.
   template <int kCount, class Operation>
   HETNET_DEVICE void reduce(T (&numbers)[kCount], Operation operation) {
-    for (int offset = (plan.team < kWarp ? plan.team : kWarp) / 2; offset > 0; offset /= 2)
-      for (int i = 0; i < kCount; ++i)
-        numbers[i] = operation(numbers[i], __shfl_xor_sync(kAllLanes, numbers[i], offset));
-    if (plan.team <= kWarp) return;
+    if (plan.team < kWarp) {
+#pragma unroll 1
+      for (int offset = plan.team / 2; offset > 0; offset /= 2)
+        for (int i = 0; i < kCount; ++i)
+          numbers[i] = operation(numbers[i], __shfl_xor_sync(kAllLanes, numbers[i], offset));
+      return;
+    }
+    scatter(numbers, operation);
+    if (plan.team == kWarp) {
+      for (int i = kCount - 1; i >= 0; --i) numbers[i] = __shfl_sync(kAllLanes, numbers[0], i * (kWarp / kCount));
+      return;
+    }
     // Two buffers in turn: a thread may still read one while others write the other.
     const int warps = plan.threads() / kWarp, team_warps = plan.team / kWarp;
     const int warp = static_cast<int>(threadIdx.x) / kWarp, first = warp / team_warps * team_warps;
-    T* buffer = scratch_ + turn_ * (2 * plan.samples_per_step * warps);
+    T* const buffer = scratch_ + turn_ * warps * plan.samples_per_step;
     turn_ ^= 1;
-    if (threadIdx.x % kWarp == 0)
-      for (int i = 0; i < kCount; ++i) buffer[i * warps + warp] = numbers[i];
+    const int own = static_cast<int>(threadIdx.x) % kWarp;
+    if (own % (kWarp / kCount) == 0) buffer[warp * kCount + own / (kWarp / kCount)] = numbers[0];
     __syncthreads();
-    for (int i = 0; i < kCount; ++i) {
-      numbers[i] = buffer[i * warps + first];
-      for (int w = 1; w < team_warps; ++w) numbers[i] = operation(numbers[i], buffer[i * warps + first + w]);
-    }
+    const Pack<T, kCount>* const of_warps = reinterpret_cast<const Pack<T, kCount>*>(buffer) + first;
+    for (int i = 0; i < kCount; ++i) numbers[i] = of_warps[0].of[i];
+#pragma unroll 1
+    for (int w = 1; w < team_warps; ++w)
+      for (int i = 0; i < kCount; ++i) numbers[i] = operation(numbers[i], of_warps[w].of[i]);
   }
 
  private:
+  // Over a warp: number i ends up as numbers[0] of the i-th part of the warp's lanes. While there are several
+  // numbers, each lane passes on half of them.
+  template <int kCount, class Operation>
+  HETNET_DEVICE static void scatter(T (&numbers)[kCount], Operation operation) {
+    static_assert((kCount & (kCount - 1)) == 0, "halves");
+    int offset = kWarp / 2;
+#pragma unroll
+    for (int count = kCount / 2; count > 0; count /= 2) {
+      const bool upper = threadIdx.x & offset;
+#pragma unroll
+      for (int i = 0; i < count; ++i) {
+        const T passed = upper ? numbers[i] : numbers[i + count], kept = upper ? numbers[i + count] : numbers[i];
+        numbers[i] = operation(kept, __shfl_xor_sync(kAllLanes, passed, offset));
+      }
+      offset /= 2;
+    }
+#pragma unroll
+    for (; offset > 0; offset /= 2) numbers[0] = operation(numbers[0], __shfl_xor_sync(kAllLanes, numbers[0], offset));
+  }
+
   T* scratch_;
   int turn_ = 0;
 };

@@ -153,4 +153,7 @@ PYBIND11_MODULE(HETNET_TEST_MODULE, m) {
   bind<double>(m, "float64");
   // Shared memory that a block may have on the device.
   m.def("set_shared_bytes", [](int bytes) { cuemu::most_shared_bytes = bytes; });
+  // See settings.h.
+  m.def("set_order", &cuemu::set_order);
+  m.def("set_fuzz", &cuemu::set_fuzz);
 }
