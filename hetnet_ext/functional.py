@@ -201,7 +201,7 @@ def mc_statistics(
         mean, variance, entropy = reference.statistics_of(head, cholesky)
     else:
         _check_device(head)
-        mean, variance, entropy = torch.ops.hetnet_ext.mc_statistics(*head, cholesky)
+        mean, variance, entropy = ops.kernels.mc_statistics(*head, cholesky)
     if len(batch) != 1:
         mean, variance, entropy = mean.reshape(loc.shape), variance.reshape(loc.shape), entropy.reshape(batch)
     return McStatistics(mean, variance, entropy, head.num_samples)
@@ -221,7 +221,7 @@ def draw_logits(
         logits = reference.sample_logits_of(head, cholesky)
     else:
         _check_device(head)
-        logits = torch.ops.hetnet_ext.sample_logits(*head, cholesky)
+        logits = ops.kernels.sample_logits(*head, cholesky)
     return logits.reshape(num_samples, *batch, loc.shape[-1])
 
 

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from . import _library  # noqa: F401  (registers the operators)
 
-_ops = torch.ops.hetnet_ext
+#: What computes: the compiled operators.
+kernels: Any = torch.ops.hetnet_ext
 
 _NO_REDUCTION = 0  # as torch numbers them
 
@@ -133,7 +134,7 @@ class SampleLogitsBackward(_NoDerivative):
         grad_out: Tensor, loc: Tensor, scale: Tensor, cov_factor: Tensor | None, factor_scale: Tensor | None,
         temperature: Tensor, seed: Tensor, num_samples: int,
     ) -> Gradients:  # fmt: skip
-        return _ops.sample_logits_backward(
+        return kernels.sample_logits_backward(
             grad_out, loc, scale, cov_factor, factor_scale, temperature, seed, num_samples
         )
 
@@ -146,7 +147,7 @@ class McLogProbsBackward(_NoDerivative):
         grad_out: Tensor, log_probs: Tensor, probs: Tensor, loc: Tensor, scale: Tensor, cov_factor: Tensor | None,
         factor_scale: Tensor | None, temperature: Tensor, seed: Tensor, num_samples: int,
     ) -> Gradients:  # fmt: skip
-        return _ops.mc_log_probs_backward(
+        return kernels.mc_log_probs_backward(
             grad_out, log_probs, probs, loc, scale, cov_factor, factor_scale, temperature, seed, num_samples
         )
 
@@ -171,7 +172,7 @@ class McNllLossRowBackward(_NoDerivative):
         grad_loss: Tensor, loc: Tensor, scale: Tensor, cov_factor: Tensor | None, factor_scale: Tensor | None,
         temperature: Tensor, seed: Tensor, num_samples: int, target: Tensor, weight: Tensor | None, ignore_index: int,
     ) -> Gradients:  # fmt: skip
-        _, *gradients = _ops.mc_nll_loss(
+        _, *gradients = kernels.mc_nll_loss(
             loc, scale, cov_factor, factor_scale, temperature, seed, num_samples, target, weight, grad_loss,
             ignore_index, _NO_REDUCTION, True,
         )  # fmt: skip
@@ -204,7 +205,7 @@ class SampleLogits(_Function):
         loc: Tensor, scale: Tensor, cov_factor: Tensor | None, factor_scale: Tensor | None, temperature: Tensor,
         seed: Tensor, num_samples: int,
     ) -> Tensor:  # fmt: skip
-        return _ops.sample_logits(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples, False)
+        return kernels.sample_logits(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples, False)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -224,7 +225,7 @@ class McLogProbs(_Function):
         loc: Tensor, scale: Tensor, cov_factor: Tensor | None, factor_scale: Tensor | None, temperature: Tensor,
         seed: Tensor, num_samples: int,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        return _ops.mc_log_probs(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples)
+        return kernels.mc_log_probs(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -249,7 +250,7 @@ class McNllLoss(_Function):
         seed: Tensor, num_samples: int, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: int,
         with_grad: bool,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-        return _ops.mc_nll_loss(
+        return kernels.mc_nll_loss(
             loc, scale, cov_factor, factor_scale, temperature, seed, num_samples, target, weight, None, ignore_index,
             reduction, with_grad and reduction != _NO_REDUCTION,
         )  # fmt: skip

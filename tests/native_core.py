@@ -1,4 +1,4 @@
-"""Compiles the numerics core for one instruction set and imports it."""
+"""Compiles the numerics core for one instruction set, or the CUDA kernels for the CPU, and imports it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,28 @@ def capabilities() -> list[str]:
 
 @cache
 def build(capability: str, folder: Path) -> ModuleType:
-    name = f"core_{capability}"
+    return compile_module(f"core_{capability}", "core.cpp", tuple(_FLAGS[capability]), folder)
+
+
+@cache
+def build_cuda_emulator(folder: Path) -> ModuleType:
+    """The CUDA kernels, for the CPU."""
+    # The kernels fuse multiplications and additions: without the instruction, a library call does.
+    has_fma = platform.machine() != "x86_64" or "avx2" in capabilities()
+    flags = ["-mfma"] if has_fma and platform.machine() == "x86_64" else []
+    flags += ["-DHETNET_FMA", "-DHETNET_RECIPROCAL_ROOT=::rsqrtf", f"-I{ROOT / 'tests' / 'emulator'}"]
+    return compile_module("cuda_emulator", "cuda.cpp", (*flags, "-Wno-unknown-pragmas"), folder)
+
+
+def compile_module(name: str, source: str, flags: tuple[str, ...], folder: Path) -> ModuleType:
+    """Compiles a file of tests/native against the package's sources."""
     target = folder / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
     compiler = os.environ.get("CXX") or shutil.which("c++") or "g++"
     includes = [f"-I{ROOT / 'csrc'}", f"-I{sysconfig.get_path('include')}", f"-I{pybind11.get_include()}"]
     command = [
         compiler, "-std=c++17", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-Wno-psabi",
-        "-ffp-contract=off", *_FLAGS[capability], f"-DHETNET_TEST_MODULE={name}", *includes,
-        str(ROOT / "tests" / "native" / "core.cpp"), "-o", str(target),
+        "-ffp-contract=off", "-fvisibility=hidden", *flags, f"-DHETNET_TEST_MODULE={name}", *includes,
+        str(ROOT / "tests" / "native" / source), "-o", str(target),
     ]  # fmt: skip
     subprocess.run(command, check=True)
     spec = importlib.util.spec_from_file_location(name, target)

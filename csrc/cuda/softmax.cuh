@@ -31,7 +31,7 @@ struct Softmax {
     if constexpr (kGiven) {
       for (int s = 0; s < kSamples; ++s) {
         const bool valid = draw.sample + s < samples;
-        softmax.max[s] = valid ? given.max[at + s] : T(0);
+        softmax.max[s] = valid ? given.max[at + s] : kInfinity<T>;  // whose exponentials are 0
         softmax.sum[s] = valid ? given.sum[at + s] : T(1);
       }
       softmax.set_exponentials(draw);
