@@ -3,7 +3,7 @@
 from importlib.metadata import version
 
 from . import data, functional, models, plotting, reference
-from ._library import cpu_capability
+from ._library import cpu_capability, cuda_version
 from .layers import HeadParameters, HeteroscedasticLayer
 from .method import het_net
 from .quantification import AleatoricDecomposition, quantify
@@ -19,6 +19,7 @@ __all__ = [
     "HetNetRepresenter",
     "HeteroscedasticLayer",
     "cpu_capability",
+    "cuda_version",
     "data",
     "functional",
     "het_net",

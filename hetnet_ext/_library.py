@@ -37,4 +37,10 @@ def cpu_capability() -> str:
     return CPU_CAPABILITIES[torch.ops.hetnet_ext.cpu_capability()]
 
 
+def cuda_version() -> str | None:
+    """The CUDA toolkit that the CUDA kernels were built with, such as ``"13.0"``; None in a build without them."""
+    number = torch.ops.hetnet_ext.cuda_version()
+    return f"{number // 1000}.{number % 1000 // 10}" if number else None
+
+
 _load()

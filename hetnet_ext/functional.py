@@ -42,6 +42,7 @@ from torch import Tensor
 
 from . import reference
 from ._arguments import REDUCTIONS, McStatistics, prepare, prepare_target, uses_cholesky
+from ._library import cuda_version
 
 if TYPE_CHECKING:
     from ._arguments import Head
@@ -187,7 +188,7 @@ def mc_statistics(
     Args:
         sampling: ``"factored"`` draws the samples of :func:`sample_logits`, K + R normals each.
             ``"cholesky"`` draws K normals through the Cholesky factor of each row's covariance:
-            other samples of the same distribution, faster where K is small and R is not.
+            other samples of the same distribution, faster where K is small and R is not. Not on a GPU.
 
     Returns:
         :class:`McStatistics`, its tensors in float32 or float64.
@@ -200,7 +201,7 @@ def mc_statistics(
     if _backend == "reference":
         mean, variance, entropy = reference.statistics_of(head, cholesky)
     else:
-        _check_device(head)
+        _check_device(head, cholesky)
         mean, variance, entropy = ops.kernels.mc_statistics(*head, cholesky)
     if len(batch) != 1:
         mean, variance, entropy = mean.reshape(loc.shape), variance.reshape(loc.shape), entropy.reshape(batch)
@@ -220,14 +221,25 @@ def draw_logits(
     if _backend == "reference":
         logits = reference.sample_logits_of(head, cholesky)
     else:
-        _check_device(head)
+        _check_device(head, cholesky)
         logits = ops.kernels.sample_logits(*head, cholesky)
     return logits.reshape(num_samples, *batch, loc.shape[-1])
 
 
-def _check_device(head: Head) -> None:
-    if head.loc.device.type not in ("cpu", "meta"):
+def _check_device(head: Head, cholesky: bool = False) -> None:
+    kind = head.loc.device.type
+    if kind in ("cpu", "meta"):
+        return
+    if kind != "cuda":
         raise ValueError(
-            f"loc: expected device cpu, got {head.loc.device}: this build has no kernels for it "
+            f"loc: expected device cpu or cuda, got {head.loc.device}: there are no kernels for it "
             "(HETNET_BACKEND=reference runs on every device)"
         )
+    if cuda_version() is None:
+        raise ValueError(
+            f"loc: expected device cpu, got {head.loc.device}: this build of hetnet_ext has no CUDA kernels. "
+            "`FORCE_CUDA=1 pip install --no-build-isolation .` builds them, beside a torch with CUDA and nvcc; "
+            "HETNET_BACKEND=reference runs without them"
+        )
+    if cholesky:
+        raise ValueError("sampling: expected 'factored' on a GPU, got 'cholesky', which has no CUDA kernel")

@@ -215,7 +215,9 @@ class _HeadBatch:
         layer = call.layer
         temperature = layer.temperature.clone() if isinstance(layer.temperature, Tensor) else layer.temperature
         if sampling == "auto":
-            sampling = "cholesky" if _cholesky_is_less_work(layer.num_classes, layer.num_factors) else "factored"
+            on_cpu = layer.mu_layer.weight.device.type == "cpu"  # a GPU has no kernel for the Cholesky draw
+            less_work = on_cpu and _cholesky_is_less_work(layer.num_classes, layer.num_factors)
+            sampling = "cholesky" if less_work else "factored"
         return cls(call, {"temperature": temperature, "seed": seed, "sampling": sampling})
 
     def statistics(self, num_samples: int) -> McStatistics:

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from types import ModuleType
 
 import native_core
 import pytest
 import torch
+from backend import EMULATED_CUDA
 from emulated_ops import EmulatedOps
 
 
@@ -42,7 +42,7 @@ def emulated_ops(cuda_emulator: ModuleType, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 # The tests of the operators can run on the emulated CUDA kernels.
-if os.environ.get("HETNET_TEST_KERNELS") == "emulated_cuda":
+if EMULATED_CUDA:
 
     @pytest.fixture(autouse=True)
     def _emulated(emulated_ops: EmulatedOps) -> None:

@@ -44,11 +44,15 @@ def build(capability: str, folder: Path) -> ModuleType:
 @cache
 def build_cuda_emulator(folder: Path) -> ModuleType:
     """The CUDA kernels, for the CPU."""
+    flags = (*cuda_emulator_flags(), "-Wno-unknown-pragmas")
+    return compile_module("cuda_emulator", "cuda.cpp", flags, folder)
+
+
+def cuda_emulator_flags() -> list[str]:
     # The kernels fuse multiplications and additions: without the instruction, a library call does.
-    has_fma = platform.machine() != "x86_64" or "avx2" in capabilities()
-    flags = ["-mfma"] if has_fma and platform.machine() == "x86_64" else []
-    flags += ["-DHETNET_FMA", "-DHETNET_RECIPROCAL_ROOT=::rsqrtf", f"-I{ROOT / 'tests' / 'emulator'}"]
-    return compile_module("cuda_emulator", "cuda.cpp", (*flags, "-Wno-unknown-pragmas"), folder)
+    has_fma = platform.machine() == "x86_64" and "avx2" in capabilities()
+    emulator = f"-I{ROOT / 'tests' / 'emulator'}"
+    return [*(["-mfma"] if has_fma else []), "-DHETNET_FMA", "-DHETNET_RECIPROCAL_ROOT=::rsqrtf", emulator]
 
 
 def compile_module(name: str, source: str, flags: tuple[str, ...], folder: Path) -> ModuleType:

@@ -94,13 +94,41 @@ def test_sampling():
         hetnet_ext.representer(hetnet_ext.het_net(torch.nn.Linear(4, 3)), 10, sampling="x")
 
 
+def fake(device):
+    return torch.zeros(B, K, device=device), torch.zeros(2, dtype=torch.int64, device=device)
+
+
+@native_only
+@pytest.mark.skipif(hetnet_ext.cuda_version() is not None, reason="this build has CUDA kernels")
+def test_gpu_without_cuda_kernels():
+    """The error says how to get them."""
+    with FakeTensorMode():
+        loc, seed = fake("cuda")
+        message = "loc: expected device cpu, got cuda:0: this build of hetnet_ext has no CUDA kernels. `FORCE_CUDA=1 pip"
+        with pytest.raises(ValueError, match=message):
+            functional.sample_logits(loc, loc, seed=seed)
+
+
 @native_only
 def test_device_without_kernels():
     with FakeTensorMode():
-        loc = torch.zeros(B, K, device="cuda")
-        seed = torch.zeros(2, dtype=torch.int64, device="cuda")
-        with pytest.raises(ValueError, match="loc: expected device cpu, got cuda:0: this build has no kernels for it"):
+        loc, seed = fake("xpu")
+        with pytest.raises(ValueError, match="loc: expected device cpu or cuda, got xpu:0: there are no kernels for it"):
             functional.sample_logits(loc, loc, seed=seed)
+
+
+@native_only
+def test_cholesky_on_a_gpu(monkeypatch):
+    monkeypatch.setattr(functional, "cuda_version", lambda: "13.0")
+    with FakeTensorMode():
+        loc, seed = fake("cuda")
+        factor = torch.zeros(B, K, 2, device="cuda")
+        with pytest.raises(ValueError, match="sampling: expected 'factored' on a GPU, got 'cholesky'"):
+            functional.mc_statistics(loc, loc, factor, num_samples=3, seed=seed, sampling="cholesky")
+        with pytest.raises(ValueError, match="sampling: expected 'factored' on a GPU, got 'cholesky'"):
+            functional.draw_logits(
+                loc, loc, factor, None, num_samples=3, temperature=1.0, seed=seed, sampling="cholesky"
+            )
 
 
 def test_meta_device():

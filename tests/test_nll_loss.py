@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 import torch.nn.functional as F
-from backend import native_only
+from backend import native_only, not_emulated
 from heads import COVARIANCES, cast, gradients, random_head
 from parity import Errors
 
@@ -208,6 +208,7 @@ def test_retained_graph():
 
 
 @native_only
+@not_emulated
 @pytest.mark.parametrize("reduction", ["none", "mean"])
 def test_transforms(reduction):
     head = random_head("per_row", rows=3)
@@ -254,6 +255,7 @@ WRONG = [
 ]  # fmt: skip
 
 
+@not_emulated
 @pytest.mark.parametrize(("changes", "error", "message"), WRONG)
 def test_wrong_arguments(changes, error, message):
     arguments = {"loc": torch.zeros(4, 3), "scale": torch.ones(4, 3), "target": torch.zeros(4).long(), "num_samples": 5}

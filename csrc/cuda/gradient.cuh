@@ -152,7 +152,7 @@ class GradientSums {
               count = sampler_.team.plan.teams * sampler_.team.plan.team;
     for_each_number(thread, count, [&](int64_t first, int64_t k, int64_t r) {
       out[(first + k) * sampler_.head.factors + r] =
-          times(by * factor_scale(sampler_.row(), r), factor_sum(sampler_.team.row, k, r));
+          times(by, factor_scale(sampler_.row(), r) * factor_sum(sampler_.team.row, k, r));
     });
   }
 
@@ -166,7 +166,7 @@ class GradientSums {
                       T sum = T(0);
 #pragma unroll 1
                       for (int row = 0; row < sampler_.team.plan.rows && first_row + row < end; ++row)
-                        sum += times(sampler_.merge()[row] * factor_scale(first_row + row, r), factor_sum(row, k, r));
+                        sum += times(sampler_.merge()[row], factor_scale(first_row + row, r) * factor_sum(row, k, r));
                       T& to = part[(first + k) * sampler_.head.factors + r];
                       to = first_of_part ? sum : to + sum;
                     });

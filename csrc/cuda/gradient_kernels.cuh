@@ -15,7 +15,7 @@ struct Part {
 };
 
 template <class T, int kSamples>
-__global__ void __launch_bounds__(kThreadsWithManyRegisters)
+__global__ void __launch_bounds__(kThreadsWithManyRegisters<T>)
     sample_logits_backward_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, const T* __restrict__ grad_out,
                                   DeviceGradient<T> out) {
   Sampler<T, kSamples, true> sampler(device_head, plan, batch);
@@ -42,13 +42,26 @@ __global__ void __launch_bounds__(kThreadsWithManyRegisters)
   }
 }
 
+// One of the row's larger utilities, the same for all of its classes.
+template <bool kTiles, class T, int kSamples>
+HETNET_DEVICE T some_utility(Sampler<T, kSamples, true>& sampler, const SampleNumbers<T>& given) {
+  if constexpr (kTiles) {
+    return given.max[sampler.sample_at(0)];
+  } else {
+    T largest[1] = {-kInfinity<T>};
+    for (int j = 0; j < kClasses; ++j) largest[0] = fmax(largest[0], sampler.center(j));
+    sampler.team.reduce(largest, Max<T>());
+    return largest[0];
+  }
+}
+
 // A tile of classes takes two launches: one for the sums of all samples' a_k over its classes, [tile][row]
 // [sample], and one, that is given those of all classes, for the gradients.
 enum Stage { kWhole, kTileSums, kTileGradients };
 
 // With a_k = g_k exp(log p_sk - log p_k) / S the gradient of a sample's utilities is a_k - p_sk sum_j a_j.
 template <class T, int kSamples, Stage kStage>
-__global__ void __launch_bounds__(kThreadsWithManyRegisters)
+__global__ void __launch_bounds__(kThreadsWithManyRegisters<T>)
     log_probs_backward_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, SampleNumbers<T> given,
                               const T* __restrict__ grad_out, const T* __restrict__ log_probs,
                               const T* __restrict__ probs, DeviceGradient<T> out) {
@@ -75,7 +88,6 @@ __global__ void __launch_bounds__(kThreadsWithManyRegisters)
     }
     // One pass for the ratios' sums, where some are wanted, and one for the gradients.
     bool sums_ratios = any_relative = __syncthreads_or(any_relative);
-    T origin = T(0);
     for (;;) {
       T ratios[4] = {};
       if constexpr (kStage != kTileSums) gradient.clear();
@@ -83,30 +95,32 @@ __global__ void __launch_bounds__(kThreadsWithManyRegisters)
       for (int64_t step = 0; step < sampler.steps(); ++step) {
         Draw<T, kSamples> draw;
         sampler.draw(step, draw);
-        const auto softmax = Softmax<T, kSamples>::template of<kStage != kWhole>(draw, head.samples, team, given,
-                                                                                 sampler.sample_at(draw.sample));
-        if (step == 0) origin = softmax.max[0];
-        T delta[kSamples][4], sums[kSamples];
-        for (int s = 0; s < kSamples; ++s) {
+        const int64_t at = sampler.sample_at(draw.sample);
+        const auto softmax = Softmax<T, kSamples>::template of<kStage != kWhole>(draw, head.samples, team, given, at);
+        T delta[kSamples][4], sums[kSamples];  // first the ratios
+        for (int s = 0; s < kSamples; ++s)
+          for (int j = 0; j < kClasses; ++j) delta[s][j] = softmax.probability(s, j);
+        if (HETNET_RARE(any_relative)) {
           for (int j = 0; j < kClasses; ++j) {
-            T ratio = softmax.probability(s, j);
-            if (HETNET_RARE(any_relative) && is_relative(j))
-              ratio = draw.sample + s < head.samples
-                          ? hetnet::exp(softmax.log_probability(s, draw.utility[s][j]) - log_prob(j))
-                          : T(0);
-            ratios[j] += ratio;
-            delta[s][j] = weight[j] * ratio;
+            if (!is_relative(j)) continue;
+            for (int s = 0; s < kSamples; ++s) {
+              const T log_ratio = softmax.log_probability(s, draw.utility[s][j]) - log_prob(j);
+              delta[s][j] = draw.sample + s < head.samples ? hetnet::exp(log_ratio) : T(0);
+              ratios[j] += delta[s][j];
+            }
           }
+          if (sums_ratios) continue;
+        }
+        for (int s = 0; s < kSamples; ++s) {
+          for (int j = 0; j < kClasses; ++j) delta[s][j] *= weight[j];
           sums[s] = (delta[s][0] + delta[s][1]) + (delta[s][2] + delta[s][3]);
         }
-        if (HETNET_RARE(sums_ratios)) continue;
         if constexpr (kStage != kTileGradients) team.reduce(sums, Sum<T>());
         for (int s = 0; s < kSamples; ++s) {
           if (kStage == kWhole || draw.sample + s >= head.samples) continue;
-          const int64_t at = sampler.sample_at(draw.sample + s);
-          if (kStage == kTileGradients) sums[s] = given.number[at];
+          if (kStage == kTileGradients) sums[s] = given.number[at + s];
           if (kStage == kTileSums && sampler.live() && team.lane == 0)
-            given.number[sampler.tile() * batch.rows * head.samples + at] = sums[s];
+            given.number[sampler.tile() * batch.rows * head.samples + at + s] = sums[s];
         }
         if constexpr (kStage != kTileSums) {
           for (int s = 0; s < kSamples; ++s)
@@ -117,12 +131,14 @@ __global__ void __launch_bounds__(kThreadsWithManyRegisters)
       }
       if (!sums_ratios) break;
       sums_ratios = false;
+      __syncthreads();
       for (int j = 0; j < kClasses; ++j) {
         const T sum = sum_over_teams(team, sampler.merge(), ratios[j]);
         if (is_relative(j)) weight[j] /= sum;
       }
     }
-    if constexpr (kStage != kTileSums) gradient.store(T(1), origin, out, blockIdx.x, group == part.begin);
+    if constexpr (kStage != kTileSums)
+      gradient.store(T(1), some_utility<kStage != kWhole>(sampler, given), out, blockIdx.x, group == part.begin);
   }
 }
 
@@ -135,7 +151,6 @@ HETNET_DEVICE void read_target(const Sampler<T, kSamples, kBackward>& sampler, c
     for (int s = 0; s < kSamples; ++s)
       utility[s] = draw.sample + s < sampler.head.samples ? given.number[sampler.sample_at(draw.sample + s)] : T(0);
   } else {
-    // Two places in turn: a thread may still read one while another writes the other.
     const Plan& plan = sampler.team.plan;
     T* const place = sampler.shared() + sampler.layout().target +
                      ((step & 1) * plan.rows * plan.teams + sampler.team.group) * kSamples;
@@ -151,7 +166,7 @@ HETNET_DEVICE void read_target(const Sampler<T, kSamples, kBackward>& sampler, c
 // in the same pass: those of a sample's utilities are w_s (p_sk - [k = y]), with w_s = p_sy over the sum
 // of all samples', which divides the sums in the end.
 template <class T, int kSamples, bool kGradient, bool kTiles>
-__global__ void __launch_bounds__(kThreadsWithManyRegisters)
+__global__ void __launch_bounds__(kThreadsWithManyRegisters<T>)
     nll_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, SampleNumbers<T> given, NllTarget<T> target,
                T* __restrict__ loss, DeviceGradient<T> out) {
   Sampler<T, kSamples, kGradient> sampler(device_head, plan, batch);
@@ -166,19 +181,21 @@ __global__ void __launch_bounds__(kThreadsWithManyRegisters)
     // largest one, which takes a pass of its own to find.
     enum { kDirect, kFindLargest, kRelative } pass = kDirect;
     bool relative = false;  // this row
-    T reference = T(0), sum = T(0), origin = T(0);
+    T reference = T(0), sum = T(0);
     for (;;) {
       T weights = T(0), largest = -kInfinity<T>;
       if constexpr (kGradient) gradient.clear();
 #pragma unroll 1
       for (int64_t step = 0; step < sampler.steps(); ++step) {
-        Draw<T, kSamples> draw;
-        sampler.draw(step, draw);
+        Draw<T, kSamples> draw{};
+        if constexpr (kTiles && !kGradient)
+          draw.sample = sampler.first_sample(step);  // what is given is enough
+        else
+          sampler.draw(step, draw);
         T utility[kSamples];
         read_target<kTiles>(sampler, draw, own_target, step, given, utility);
         const auto softmax =
             Softmax<T, kSamples>::template of<kTiles>(draw, head.samples, team, given, sampler.sample_at(draw.sample));
-        if (step == 0) origin = softmax.max[0];
         T delta[kSamples][4];
         for (int s = 0; s < kSamples; ++s) {
           const T difference = utility[s] - softmax.max[s];
@@ -198,6 +215,7 @@ __global__ void __launch_bounds__(kThreadsWithManyRegisters)
       }
       sum = sum_over_teams(team, sampler.merge(), weights);
       if (pass == kRelative) break;
+      __syncthreads();
       if (pass == kDirect) {
         relative = sum < T(kSmallestProbability) * static_cast<T>(head.samples);
         if (!__syncthreads_or(relative)) break;
@@ -217,8 +235,8 @@ __global__ void __launch_bounds__(kThreadsWithManyRegisters)
     if (sampler.live() && sampler.tile() == 0 && team.team == 0 && team.lane == 0)
       loss[sampler.row()] = row_weight == T(0) ? T(0) : -row_weight * log_likelihood;
     if constexpr (kGradient)
-      gradient.store(row_weight == T(0) || sum == T(0) ? T(0) : row_weight / sum, origin, out, blockIdx.x,
-                     group == part.begin);
+      gradient.store(row_weight == T(0) || sum == T(0) ? T(0) : row_weight / sum, some_utility<kTiles>(sampler, given),
+                     out, blockIdx.x, group == part.begin);
   }
 }
 

@@ -12,7 +12,7 @@ namespace cuda {
 constexpr double kSmallestProbability = 1.6038108905486378e-28;
 
 template <class T, int kSamples>
-__global__ void __launch_bounds__(kThreadsWithFewRegisters)
+__global__ void __launch_bounds__(kThreadsWithFewRegisters<T>)
     sample_logits_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, T* __restrict__ out) {
   Sampler<T, kSamples, false> sampler(device_head, plan, batch);
   const Head<T>& head = sampler.head;
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kThreadsWithFewRegisters)
 // Of each sample, max and sum of a tile's classes, and the utility of the class `target` of its row, if
 // that is given: [tile][row][sample], but the target's [row][sample].
 template <class T, int kSamples>
-__global__ void __launch_bounds__(kThreadsWithFewRegisters)
+__global__ void __launch_bounds__(kThreadsWithFewRegisters<T>)
     normalize_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, SampleNumbers<T> out,
                      const int64_t* __restrict__ target) {
   Sampler<T, kSamples, false> sampler(device_head, plan, batch);
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kMostThreads)
 }
 
 template <class T, int kSamples, bool kTiles>
-__global__ void __launch_bounds__(kThreadsWithFewRegisters)
+__global__ void __launch_bounds__(kThreadsWithFewRegisters<T>)
     log_probs_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, SampleNumbers<T> given,
                      T* __restrict__ log_probs, T* __restrict__ probs) {
   Sampler<T, kSamples, false> sampler(device_head, plan, batch);
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kThreadsWithFewRegisters)
 // Mean and squared distances from it of the probabilities, and of the mean entropy, in nats, the tile's
 // part: [tile][row].
 template <class T, int kSamples, bool kTiles>
-__global__ void __launch_bounds__(kThreadsWithManyRegisters)
+__global__ void __launch_bounds__(kThreadsWithManyRegisters<T>)
     statistics_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, SampleNumbers<T> given, T* __restrict__ mean,
                       T* __restrict__ variance, T* __restrict__ entropy) {
   Sampler<T, kSamples, false> sampler(device_head, plan, batch);

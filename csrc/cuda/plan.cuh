@@ -14,9 +14,11 @@ constexpr int kUsualThreads = 128;
 constexpr int kFewestThreads = 64;  // with fewer a block does not keep its share of a processor busy
 
 // Threads for which a processor has registers: 128 for each of 512, 168 for each of 384. That of a kernel is
-// its budget of registers.
-constexpr int kThreadsWithFewRegisters = 512;
-constexpr int kThreadsWithManyRegisters = 384;
+// its budget of registers, which are 255 in double precision.
+template <class T>
+constexpr int kThreadsWithFewRegisters = sizeof(T) == 4 ? 512 : kMostThreads;
+template <class T>
+constexpr int kThreadsWithManyRegisters = sizeof(T) == 4 ? 384 : kMostThreads;
 
 // A team of threads shares a sample, each with four of its classes; a thread's steps are of several
 // samples. The teams of a row share its samples, and a block has several rows where these are few.

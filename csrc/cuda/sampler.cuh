@@ -100,6 +100,7 @@ class Sampler {
   HETNET_DEVICE bool live() const { return live_; }  // the row is one of the head's
   HETNET_DEVICE static int tile() { return static_cast<int>(blockIdx.y); }
   HETNET_DEVICE T scale(int j) const { return scale_[j]; }
+  HETNET_DEVICE T center(int j) const { return center_[j].high; }
   // Where numbers of each sample, and of each tile, are kept for the batch: [row][sample], [tile][row].
   HETNET_DEVICE int64_t sample_at(int64_t sample) const { return (row_ - batch.first_row) * head.samples + sample; }
   HETNET_DEVICE int64_t tile_at() const { return int64_t{tile()} * batch.rows + row_ - batch.first_row; }
@@ -127,7 +128,8 @@ class Sampler {
   // The first sample of the team's step.
   HETNET_DEVICE int64_t first_sample(int64_t step) const { return (step * team.plan.teams + team.team) * kSamples; }
 
-  // All threads of the block call it.
+  // The draw of a step, from 0 on. Two places in shared memory take turns: a thread may still read one while
+  // another writes the other. So threads meet before they begin anew. All threads of the block call it.
   HETNET_DEVICE void draw(int64_t step, Draw<T, kSamples>& draw) {
     draw.sample = first_sample(step);
     T* const eta = shared() + layout().eta +
