@@ -94,9 +94,7 @@ def prepare_cuda() -> tuple[Path, tuple[int, int]]:
 
 found = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
 if found < TORCH_MINIMUM:
-    fail(
-        f"a build needs torch >= {'.'.join(map(str, TORCH_MINIMUM))}, found {torch.__version__}: pip install -U torch"
-    )
+    fail(f"a build needs torch >= {'.'.join(map(str, TORCH_MINIMUM))}, found {torch.__version__}: pip install -U torch")
 
 sources = [
     "csrc/ops.cpp",

@@ -104,7 +104,9 @@ def test_gpu_without_cuda_kernels():
     """The error says how to get them."""
     with FakeTensorMode():
         loc, seed = fake("cuda")
-        message = "loc: expected device cpu, got cuda:0: this build of hetnet_ext has no CUDA kernels. `FORCE_CUDA=1 pip"
+        message = (
+            "loc: expected device cpu, got cuda:0: this build of hetnet_ext has no CUDA kernels. `FORCE_CUDA=1 pip"
+        )
         with pytest.raises(ValueError, match=message):
             functional.sample_logits(loc, loc, seed=seed)
 
@@ -113,7 +115,9 @@ def test_gpu_without_cuda_kernels():
 def test_device_without_kernels():
     with FakeTensorMode():
         loc, seed = fake("xpu")
-        with pytest.raises(ValueError, match="loc: expected device cpu or cuda, got xpu:0: there are no kernels for it"):
+        with pytest.raises(
+            ValueError, match="loc: expected device cpu or cuda, got xpu:0: there are no kernels for it"
+        ):
             functional.sample_logits(loc, loc, seed=seed)
 
 

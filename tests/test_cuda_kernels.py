@@ -19,7 +19,7 @@ from heads import COVARIANCES, cast, gradients, random_head
 from parity import Errors
 
 import hetnet_ext
-from hetnet_ext import functional, reference
+from hetnet_ext import functional
 
 pytestmark = pytest.mark.skipif(REFERENCE, reason="about the compiled kernels")
 
@@ -109,7 +109,11 @@ def test_parity_in_float32(cuda_emulator, monkeypatch, covariance, fuzz):
         for _ in range(8):
             exact_head = random_head(covariance, rows, classes, factors)
             head = cast(exact_head, torch.float32)
-            triples = everything(head, samples), exact(head, samples, monkeypatch), exact(exact_head, samples, monkeypatch)
+            triples = (
+                everything(head, samples),
+                exact(head, samples, monkeypatch),
+                exact(exact_head, samples, monkeypatch),
+            )
             for name in triples[0]:
                 errors.add(name, *(results[name] for results in triples))
         errors.check()
@@ -168,8 +172,8 @@ def test_sanitizers(tmp_path, compiler, sanitizers):
     subprocess.run(
         [
             compiler, "-std=c++17", "-O1", "-g", "-Wno-unknown-pragmas", "-ffp-contract=off", *flags,
-            *native_core.cuda_emulator_flags(), f"-I{root / 'csrc'}", str(root / "tests" / "native" / "cuda_sanitized.cpp"),
-            "-o", str(program),
+            *native_core.cuda_emulator_flags(), f"-I{root / 'csrc'}",
+            str(root / "tests" / "native" / "cuda_sanitized.cpp"), "-o", str(program),
         ],
         check=True,
     )  # fmt: skip

@@ -2,8 +2,8 @@
 // slice each, so that the low-rank products are products of small matrices.
 #pragma once
 
-#include "buffer.h"
 #include "../core/head.h"
+#include "buffer.h"
 #include "noise.h"
 
 namespace hetnet {

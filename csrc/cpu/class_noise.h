@@ -5,8 +5,8 @@
 // another without a gap, so that no lane is idle whatever the number of dimensions.
 #pragma once
 
-#include "buffer.h"
 #include "../core/head.h"
+#include "buffer.h"
 #include "noise.h"
 
 namespace hetnet {

@@ -2,8 +2,8 @@
 // parameters must be transposed first.
 #pragma once
 
-#include "buffer.h"
 #include "../core/head.h"
+#include "buffer.h"
 #include "noise.h"
 
 namespace hetnet {

@@ -1,8 +1,8 @@
 // Samples of one row along the lanes: no data moves, but few samples leave lanes idle.
 #pragma once
 
-#include "buffer.h"
 #include "../core/head.h"
+#include "buffer.h"
 #include "noise.h"
 
 namespace hetnet {

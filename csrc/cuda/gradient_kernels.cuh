@@ -175,7 +175,10 @@ __global__ void __launch_bounds__(kThreadsWithManyRegisters<T>)
   GradientSums<T, kSamples, kGradient> gradient(sampler);
   const Part part(sampler.groups());
   for (int64_t group = part.begin; group < part.end; ++group) {
-    sampler.bind(group);
+    if constexpr (kTiles && !kGradient)
+      sampler.place(group);  // what is given is enough
+    else
+      sampler.bind(group);
     const int64_t own_target = target.classes[sampler.row()] - sampler.first_class();  // 0 to 3 if it is the thread's
     // The likelihoods are summed as they are. If they come near underflow, once more, relative to the
     // largest one, which takes a pass of its own to find.
@@ -189,7 +192,7 @@ __global__ void __launch_bounds__(kThreadsWithManyRegisters<T>)
       for (int64_t step = 0; step < sampler.steps(); ++step) {
         Draw<T, kSamples> draw{};
         if constexpr (kTiles && !kGradient)
-          draw.sample = sampler.first_sample(step);  // what is given is enough
+          draw.sample = sampler.first_sample(step);
         else
           sampler.draw(step, draw);
         T utility[kSamples];

@@ -62,12 +62,17 @@ class Sampler {
         inverse_temperature_(T(1) / head.temperature) {}
 
   // Moves on to a group of the batch's rows, one for each of the block's. Rows past the last one are
-  // taken for it, so that threads stay together. All threads of the block call it.
-  HETNET_DEVICE void bind(int64_t group) {
+  // taken for it, so that threads stay together.
+  HETNET_DEVICE void place(int64_t group) {
     first_row_ = batch.first_row + group * team.plan.rows;
     const int64_t row = first_row_ + team.row, end = batch.first_row + batch.rows;
     live_ = row < end;
     row_ = live_ ? row : end - 1;
+  }
+
+  // The same, and reads the rows' parameters. All threads of the block call it.
+  HETNET_DEVICE void bind(int64_t group) {
+    place(group);
     __syncthreads();  // the last row's factor has been read
     stage_factor();
     __syncthreads();
