@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 def logits(loc: Tensor, scale: Tensor, factor: Tensor | None, factor_scale: Tensor | None, samples: int) -> Tensor:
     """(S, B, K). ``factor`` is (B, K, R), or (K, R) and then scaled by ``factor_scale``, (B, R)."""
-    noise = scale * torch.randn(samples, *loc.shape)
+    noise = scale * torch.randn(samples, *loc.shape, device=loc.device)
     if factor is None:
         return loc + noise
-    eta = torch.randn(samples, len(loc), factor.shape[-1])
+    eta = torch.randn(samples, len(loc), factor.shape[-1], device=loc.device)
     if factor_scale is None:
         return loc + noise + torch.einsum("bkr,sbr->sbk", factor, eta)
     return loc + noise + torch.einsum("kr,sbr->sbk", factor, eta * factor_scale)

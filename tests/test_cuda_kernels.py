@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 
 import native_core
+import numpy as np
 import pytest
 import torch
 from backend import REFERENCE
@@ -89,6 +90,31 @@ def test_normals_are_the_cpus_bit_for_bit(cuda_emulator, emulated_ops, monkeypat
         assert torch.equal(emulated, functional.sample_logits(*head, **options))
 
 
+@pytest.mark.parametrize("fuzz", [0, 2])
+def test_functions_of_the_softmax(cuda_emulator, fuzz):
+    """Errors in ulp, where the GPU's functions are right to half an ulp, and where they are 2 ulp further off."""
+    cuda_emulator.set_fuzz(fuzz)
+    x = np.concatenate([-np.logspace(-30, np.log10(87), 100_000), np.linspace(-87, 0, 100_000)]).astype(np.float32)
+    exact = np.exp(x.astype(np.float64))
+    assert np.max(np.abs(cuda_emulator.exponential(x) - exact) / np.spacing(exact.astype(np.float32))) <= 1.1 + fuzz
+    limits = cuda_emulator.exponential(np.array([0, -104, -150, -1e30, -np.inf, np.nan], dtype=np.float32))
+    np.testing.assert_array_equal(limits, np.array([1, 0, 0, 0, 0, np.nan], dtype=np.float32))
+
+    x = np.logspace(0, 12, 100_000).astype(np.float32)  # sums of exponentials
+    exact = 1 / x.astype(np.float64)
+    assert np.max(np.abs(cuda_emulator.reciprocal(x) - exact) / np.spacing(exact.astype(np.float32))) <= 1
+    assert np.isnan(cuda_emulator.reciprocal(np.array([0, np.nan], dtype=np.float32))).all()
+
+
+@pytest.mark.usefixtures("emulated_ops")
+def test_what_does_not_fit(cuda_emulator):
+    """A clear error, before a launch that fails."""
+    cuda_emulator.set_shared_bytes(16 * 1024)
+    head = torch.zeros(2, 3), torch.ones(2, 3), torch.zeros(2, 3, 2000)
+    with pytest.raises(RuntimeError, match="cov_factor: too many factors for this GPU's shared memory"):
+        functional.mc_log_probs(*head, num_samples=3)
+
+
 @pytest.mark.usefixtures("emulated_ops")
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("covariance", COVARIANCES)
@@ -132,7 +158,7 @@ def test_bits_do_not_depend_on_the_order_of_threads(cuda_emulator, covariance, c
 
 
 @pytest.mark.parametrize("shared_kilobytes", [12, 48, 99, 227])
-@pytest.mark.parametrize("limits", [None, (1 << 15, 1 << 15, 1 << 12, 3)], ids=["usual", "little memory"])
+@pytest.mark.parametrize("limits", [None, (1 << 11, 1 << 15, 1 << 12, 3)], ids=["usual", "little memory"])
 @pytest.mark.parametrize("covariance", COVARIANCES)
 def test_plans(cuda_emulator, emulated_ops, monkeypatch, covariance, limits, shared_kilobytes):
     """The same results on any GPU, and however little memory there is to work in."""
@@ -141,6 +167,19 @@ def test_plans(cuda_emulator, emulated_ops, monkeypatch, covariance, limits, sha
     for rows, classes, factors, samples in [(17, 10, 10, 20), (7, 300, 40, 9), (6, 1100, 3, 11)]:
         head = random_head(covariance, rows, classes, factors)
         assert_exact(everything(head, samples), exact(head, samples, monkeypatch), rows * samples)
+
+
+@pytest.mark.usefixtures("emulated_ops")
+def test_masked_tiles_far_from_zero(monkeypatch):
+    """Utilities whose exponentials all underflow, beside a tile of classes without any, whose sum is 0."""
+    for offset in (-1e4, 1e4):
+        head = random_head("per_row", 2, 2100, 2)
+        with torch.no_grad():
+            head["loc"] += offset
+            head["loc"][:, 1024:2048] = -math.inf
+        got, want = everything(head, 5), exact(head, 5, monkeypatch)
+        for name in ("mc_log_probs", "mc_nll_loss", "mean", "variance", "expected_entropy"):
+            torch.testing.assert_close(got[name], want[name], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.usefixtures("emulated_ops")

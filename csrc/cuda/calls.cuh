@@ -13,11 +13,22 @@ inline void check(cudaError_t error) {
   if (error != cudaSuccess) throw std::runtime_error(std::string("CUDA: ") + cudaGetErrorString(error));
 }
 
+inline void require(bool condition, const char* otherwise) {
+  if (!condition) throw std::runtime_error(otherwise);
+}
+
+// The number of a thread's first class is an int.
+constexpr int64_t kMostClasses = (int64_t{1} << 31) - kClasses * kMostThreads;
+
 template <class T>
 Workspace<T> workspace(const Kernels<T>& kernels, const Head<T>& head, bool backward) {
   int most_shared_bytes = 0;
   check(cudaDeviceGetAttribute(&most_shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, kernels.device));
-  return Workspace<T>(head, backward, kernels.limits, most_shared_bytes);
+  require(head.classes < kMostClasses, "loc: too many classes for the CUDA kernels");
+  const Workspace<T> workspace(head, backward, kernels.limits, most_shared_bytes);
+  require(workspace.plan.shared_bytes <= most_shared_bytes,
+          "cov_factor: too many factors for this GPU's shared memory");
+  return workspace;
 }
 
 // Calls run(launcher) on the device, and reports what went wrong.

@@ -151,6 +151,9 @@ void bind(py::module_& m, const char* name) {
 PYBIND11_MODULE(HETNET_TEST_MODULE, m) {
   bind<float>(m, "float32");
   bind<double>(m, "float64");
+  // The softmax's own functions.
+  m.def("exponential", py::vectorize([](float x) { return cuda::exponential(x); }));
+  m.def("reciprocal", py::vectorize([](float x) { return cuda::reciprocal(x); }));
   // Shared memory that a block may have on the device.
   m.def("set_shared_bytes", [](int bytes) { cuemu::most_shared_bytes = bytes; });
   // See settings.h.
