@@ -11,6 +11,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from backend import native_only
+
+pytestmark = native_only
 
 EMULATOR = Path(__file__).resolve().parent / "emulator"
 
