@@ -1,11 +1,11 @@
 """What bounds the CUDA kernels, read off their compiled code: no GPU is needed.
 
 ``python benchmarks/cuda_bound.py`` compiles the single-precision kernels for each of ``--arch`` with nvcc, and
-fails where one spills registers or uses local memory, or has more registers than its launch bounds promise. For
-each kernel it prints registers, the warps that fit onto a processor by them, and the instructions of one sample of
-one class (an "item") of a diagonal head: with the number of instructions that a GPU issues, that bounds the items a
-second. Instructions are counted with ``nvdisasm``, of the toolkit or of the package ``nvidia-cuda-nvdisasm``; without
-it, only the check is made.
+fails where one spills registers or uses local memory: the launch bounds beside each kernel are its budget of
+registers, which the compiler keeps, by spilling if it must. For each kernel it prints registers, the warps that fit
+onto a processor by them, and the instructions of one sample of one class (an "item") of a diagonal head: with the
+number of instructions that a GPU issues, that bounds the items a second. Instructions are counted with ``nvdisasm``, of
+the toolkit or of the package ``nvidia-cuda-nvdisasm``; without it, only the check is made.
 
 The bound knows nothing of latencies, barriers or memory: no kernel reaches it.
 """

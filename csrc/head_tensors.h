@@ -38,15 +38,16 @@ struct HeadTensors {
   Optional cov_factor, factor_scale;
   Tensor temperature, seed;
   int64_t num_samples;
-  bool cholesky = false;
+  bool cholesky;
 
   HeadTensors(const Tensor& loc_, const Tensor& scale_, const Optional& cov_factor_, const Optional& factor_scale_,
-              const Tensor& temperature_, const Tensor& seed_, int64_t num_samples_)
+              const Tensor& temperature_, const Tensor& seed_, int64_t num_samples_, bool cholesky_ = false)
       : loc(with_contiguous_rows(loc_)),
         scale(with_contiguous_rows(scale_)),
         temperature(temperature_),
         seed(torch::stable::contiguous(seed_)),
-        num_samples(num_samples_) {
+        num_samples(num_samples_),
+        cholesky(cholesky_) {
     const auto dtype = loc.scalar_type();
     STD_TORCH_CHECK(dtype == ScalarType::Float || dtype == ScalarType::Double, "loc: expected float32 or float64");
     STD_TORCH_CHECK(loc.dim() == 2 && loc.size(1) >= 1, "loc: expected shape (rows, classes)");

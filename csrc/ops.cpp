@@ -10,7 +10,7 @@
 
 #include "cpu/dispatch.h"
 #include "cpu/parallel.h"
-#include "head_tensors.h"
+#include "operators.h"
 
 namespace hetnet {
 
@@ -33,77 +33,22 @@ Head<T> cpu_head(const HeadTensors& in) {
   return head;
 }
 
-Tensor sample_logits(const Tensor& loc, const Tensor& scale, const Optional& cov_factor, const Optional& factor_scale,
-                     const Tensor& temperature, const Tensor& seed, int64_t num_samples, bool cholesky) {
-  HeadTensors in(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples);
-  in.cholesky = cholesky;
-  const Tensor out = in.empty({num_samples, in.rows(), in.classes()});
-  in.dispatch([&](auto t) {
-    using T = decltype(t);
-    kernels<T>().sample_logits(cpu_head<T>(in), out.mutable_data_ptr<T>());
-  });
-  return out;
-}
+// The backend of operators.h.
+struct CpuBackend {
+  template <class T>
+  struct Call {
+    Head<T> head;
 
-std::tuple<Tensor, Tensor> mc_log_probs(const Tensor& loc, const Tensor& scale, const Optional& cov_factor,
-                                        const Optional& factor_scale, const Tensor& temperature, const Tensor& seed,
-                                        int64_t num_samples) {
-  const HeadTensors in(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples);
-  const Tensor log_probs = in.empty({in.rows(), in.classes()}), probs = in.empty({in.rows(), in.classes()});
-  in.dispatch([&](auto t) {
-    using T = decltype(t);
-    kernels<T>().log_probs(cpu_head<T>(in), log_probs.mutable_data_ptr<T>(), probs.mutable_data_ptr<T>());
-  });
-  return {log_probs, probs};
-}
+    Call(const HeadTensors& in, bool /*backward*/) : head(cpu_head<T>(in)) {}
 
-std::tuple<Tensor, Tensor, Tensor> mc_statistics(const Tensor& loc, const Tensor& scale, const Optional& cov_factor,
-                                                 const Optional& factor_scale, const Tensor& temperature,
-                                                 const Tensor& seed, int64_t num_samples, bool cholesky) {
-  HeadTensors in(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples);
-  in.cholesky = cholesky;
-  const Tensor mean = in.empty({in.rows(), in.classes()});
-  const Tensor variance = in.empty({in.rows(), in.classes()});
-  const Tensor entropy = in.empty({in.rows()});
-  in.dispatch([&](auto t) {
-    using T = decltype(t);
-    kernels<T>().statistics(cpu_head<T>(in), mean.mutable_data_ptr<T>(), variance.mutable_data_ptr<T>(),
-                            entropy.mutable_data_ptr<T>());
-  });
-  return {mean, variance, entropy};
-}
+    template <class F>
+    void run(const F& f) const {
+      f(kernels<T>(), head);
+    }
+  };
+};
 
-Gradients sample_logits_backward(const Tensor& grad_out, const Tensor& loc, const Tensor& scale,
-                                 const Optional& cov_factor, const Optional& factor_scale, const Tensor& temperature,
-                                 const Tensor& seed, int64_t num_samples) {
-  const HeadTensors in(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples);
-  in.check_samples(grad_out, "grad_out");
-  const Tensor upstream = torch::stable::contiguous(grad_out);
-  const GradientTensors grad(in);
-  in.dispatch([&](auto t) {
-    using T = decltype(t);
-    kernels<T>().sample_logits_backward(cpu_head<T>(in), upstream.const_data_ptr<T>(), grad.pointers<T>());
-  });
-  return grad.tuple();
-}
-
-Gradients mc_log_probs_backward(const Tensor& grad_out, const Tensor& log_probs, const Tensor& probs, const Tensor& loc,
-                                const Tensor& scale, const Optional& cov_factor, const Optional& factor_scale,
-                                const Tensor& temperature, const Tensor& seed, int64_t num_samples) {
-  const HeadTensors in(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples);
-  in.check_rows(grad_out, "grad_out");
-  in.check_rows(log_probs, "log_probs");
-  in.check_rows(probs, "probs");
-  const Tensor upstream = torch::stable::contiguous(grad_out);
-  const Tensor log_p = torch::stable::contiguous(log_probs), p = torch::stable::contiguous(probs);
-  const GradientTensors grad(in);
-  in.dispatch([&](auto t) {
-    using T = decltype(t);
-    kernels<T>().log_probs_backward(cpu_head<T>(in), upstream.const_data_ptr<T>(), log_p.const_data_ptr<T>(),
-                                    p.const_data_ptr<T>(), grad.pointers<T>());
-  });
-  return grad.tuple();
-}
+using CpuOperators = Operators<CpuBackend>;
 
 // The negative log-likelihood, and with `with_grad` the gradients of its sum over the rows. Each
 // row counts by the weight of its class, over their sum for the mean; `row_grad`, if given,
@@ -113,11 +58,7 @@ LossAndGradients mc_nll_loss(const Tensor& loc, const Tensor& scale, const Optio
                              int64_t num_samples, const Tensor& target, const Optional& weight,
                              const Optional& row_grad, int64_t ignore_index, int64_t reduction, bool with_grad) {
   const HeadTensors in(loc, scale, cov_factor, factor_scale, temperature, seed, num_samples);
-  STD_TORCH_CHECK(target.scalar_type() == ScalarType::Long && target.dim() == 1 && target.size(0) == in.rows() &&
-                      in.same_device(target),
-                  "target: expected an int64 tensor of shape (rows,) on the device of loc");
-  if (weight) in.check(*weight, "weight", weight->dim() == 1 && weight->size(0) == in.classes());
-  if (row_grad) in.check(*row_grad, "row_grad", row_grad->dim() == 1 && row_grad->size(0) == in.rows());
+  in.check_loss(target, weight, row_grad);
   const Tensor targets = torch::stable::contiguous(target);
 
   const Tensor row_loss = in.empty({in.rows()});
@@ -192,11 +133,11 @@ STABLE_TORCH_LIBRARY(hetnet_ext, m) {
 }
 
 STABLE_TORCH_LIBRARY_IMPL(hetnet_ext, CPU, m) {
-  m.impl("sample_logits", TORCH_BOX(&hetnet::sample_logits));
-  m.impl("sample_logits_backward", TORCH_BOX(&hetnet::sample_logits_backward));
-  m.impl("mc_log_probs", TORCH_BOX(&hetnet::mc_log_probs));
-  m.impl("mc_log_probs_backward", TORCH_BOX(&hetnet::mc_log_probs_backward));
-  m.impl("mc_statistics", TORCH_BOX(&hetnet::mc_statistics));
+  m.impl("sample_logits", TORCH_BOX(&hetnet::CpuOperators::sample_logits));
+  m.impl("sample_logits_backward", TORCH_BOX(&hetnet::CpuOperators::sample_logits_backward));
+  m.impl("mc_log_probs", TORCH_BOX(&hetnet::CpuOperators::mc_log_probs));
+  m.impl("mc_log_probs_backward", TORCH_BOX(&hetnet::CpuOperators::mc_log_probs_backward));
+  m.impl("mc_statistics", TORCH_BOX(&hetnet::CpuOperators::mc_statistics));
   m.impl("mc_nll_loss", TORCH_BOX(&hetnet::mc_nll_loss));
 }
 

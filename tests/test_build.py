@@ -28,7 +28,6 @@ def setup(tmp_path: Path, *, release: str | None = None, **environment: str) -> 
         nvcc.write_text(NVCC.format(release=release))
         nvcc.chmod(0o755)
     variables = {**os.environ, "FORCE_CUDA": "1", "CUDA_HOME": str(home), **environment}
-    # A torch of another kind is what torch.version says.
     return subprocess.run(
         [sys.executable, "setup.py", "--name"], cwd=ROOT, env=variables, capture_output=True, text=True
     )

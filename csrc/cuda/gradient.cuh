@@ -136,7 +136,8 @@ class GradientSums {
                                       : T(1);
   }
 
-  // Calls store(k, r) for the tile's numbers of a factor; consecutive threads, of `count`, get consecutive ones.
+  // Calls store(first, k, r) for the tile's numbers of a factor, that of class first + k: consecutive threads, of
+  // `count`, get consecutive ones.
   template <class Store>
   HETNET_DEVICE void for_each_number(int thread, int count, const Store& store) const {
     const int64_t first = int64_t{sampler_.tile()} * sampler_.team.plan.tile_classes(),
