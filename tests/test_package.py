@@ -30,6 +30,7 @@ def test_report(tmp_path):
     assert f"hetnet_ext    {hetnet_ext.__version__}\n" in result.stdout
     assert f"torch         {torch.__version__}\n" in result.stdout
     assert "CPU kernels" in result.stdout
+    assert ("CUDA kernels  not in this build" in result.stdout) == (hetnet_ext.cuda_version() is None)
 
 
 @pytest.mark.parametrize("capability", native_core.capabilities())
