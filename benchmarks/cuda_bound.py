@@ -74,7 +74,7 @@ def resources(report: str) -> dict[str, Resources]:
 def readable(names: list[str]) -> dict[str, str]:
     lines = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True).stdout
     return {
-        name: re.sub(r"\(.*|hetnet::cuda::|^void ", "", line.replace("(hetnet::cuda::Stage)", "stage "))
+        name: re.sub(r"\(.*|^void ", "", re.sub(r"\(hetnet::cuda::(\w+)\)", r"\1 ", line).replace("hetnet::cuda::", ""))
         for name, line in zip(names, lines.splitlines(), strict=True)
     }
 
@@ -173,7 +173,8 @@ def main() -> None:
         for kernel, of_kernel in sorted(found.items(), key=lambda item: names[item[0]]):
             if of_kernel.stack or of_kernel.spills:
                 wrong.append(f"sm_{arch} {names[kernel]}: {of_kernel.stack} bytes of stack, {of_kernel.spills} spilled")
-            instructions = step_instructions(code.get(kernel, []))
+            draws = ", " in names[kernel]  # as many samples a step as its second parameter says
+            instructions = step_instructions(code.get(kernel, [])) if draws else None
             row = [names[kernel], of_kernel.registers, warps(of_kernel.registers), "", "", ""]
             if instructions:
                 items, limit = bound(instructions, arguments.processors, arguments.gigahertz)

@@ -188,7 +188,7 @@ def mc_statistics(
     Args:
         sampling: ``"factored"`` draws the samples of :func:`sample_logits`, K + R normals each.
             ``"cholesky"`` draws K normals through the Cholesky factor of each row's covariance:
-            other samples of the same distribution, faster where K is small and R is not. Not on a GPU.
+            other samples of the same distribution, faster where K is small and R is not.
 
     Returns:
         :class:`McStatistics`, its tensors in float32 or float64.
@@ -201,7 +201,7 @@ def mc_statistics(
     if _backend == "reference":
         mean, variance, entropy = reference.statistics_of(head, cholesky)
     else:
-        _check_device(head, cholesky)
+        _check_device(head)
         mean, variance, entropy = ops.kernels.mc_statistics(*head, cholesky)
     if len(batch) != 1:
         mean, variance, entropy = mean.reshape(loc.shape), variance.reshape(loc.shape), entropy.reshape(batch)
@@ -221,12 +221,12 @@ def draw_logits(
     if _backend == "reference":
         logits = reference.sample_logits_of(head, cholesky)
     else:
-        _check_device(head, cholesky)
+        _check_device(head)
         logits = ops.kernels.sample_logits(*head, cholesky)
     return logits.reshape(num_samples, *batch, loc.shape[-1])
 
 
-def _check_device(head: Head, cholesky: bool = False) -> None:
+def _check_device(head: Head) -> None:
     kind = head.loc.device.type
     if kind in ("cpu", "meta"):
         return
@@ -241,5 +241,3 @@ def _check_device(head: Head, cholesky: bool = False) -> None:
             "`FORCE_CUDA=1 pip install --no-build-isolation .` builds them, beside a torch with CUDA and nvcc; "
             "HETNET_BACKEND=reference runs without them"
         )
-    if cholesky:
-        raise ValueError("sampling: expected 'factored' on a GPU, got 'cholesky', which has no CUDA kernel")

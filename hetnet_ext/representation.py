@@ -215,8 +215,7 @@ class _HeadBatch:
         layer = call.layer
         temperature = layer.temperature.clone() if isinstance(layer.temperature, Tensor) else layer.temperature
         if sampling == "auto":
-            on_cpu = layer.mu_layer.weight.device.type == "cpu"  # a GPU has no kernel for the Cholesky draw
-            less_work = on_cpu and _cholesky_is_less_work(layer.num_classes, layer.num_factors)
+            less_work = _cholesky_is_less_work(layer.num_classes, layer.num_factors)
             sampling = "cholesky" if less_work else "factored"
         return cls(call, {"temperature": temperature, "seed": seed, "sampling": sampling})
 

@@ -22,11 +22,11 @@ class EmulatedOps:
 
     def _head(
         self, loc: Tensor, scale: Tensor, cov_factor: Tensor | None, factor_scale: Tensor | None, temperature: Tensor,
-        seed: Tensor, num_samples: int,
+        seed: Tensor, num_samples: int, cholesky: bool = False,
     ) -> Any:  # fmt: skip
         kind = {torch.float32: self.emulator.float32, torch.float64: self.emulator.float64}[loc.dtype]
         arrays = [_array(x) for x in (loc, scale, cov_factor, factor_scale)]
-        head = kind(*arrays, temperature.item(), *seed.tolist(), num_samples)
+        head = kind(*arrays, temperature.item(), *seed.tolist(), num_samples, cholesky)
         if self.limits is not None:
             head.limit(*self.limits)
         return head
@@ -39,9 +39,8 @@ class EmulatedOps:
             for name, x in zip(names, head, strict=False)
         )
 
-    def sample_logits(self, *args: Any) -> Tensor:
-        assert not args[-1], "no Cholesky draw"
-        return torch.from_numpy(self._head(*args[:-1]).sample_logits())
+    def sample_logits(self, *head: Any) -> Tensor:
+        return torch.from_numpy(self._head(*head).sample_logits())
 
     def sample_logits_backward(self, grad_out: Tensor, *head: Any) -> tuple[Tensor, ...]:
         return self._gradients(self._head(*head).sample_logits_backward(_array(grad_out)), head)
@@ -53,9 +52,8 @@ class EmulatedOps:
         arrays = map(_array, (grad_out, log_probs, probs))
         return self._gradients(self._head(*head).log_probs_backward(*arrays), head)
 
-    def mc_statistics(self, *args: Any) -> tuple[Tensor, ...]:
-        assert not args[-1], "no Cholesky draw"
-        return tuple(map(torch.from_numpy, self._head(*args[:-1]).statistics()))
+    def mc_statistics(self, *head: Any) -> tuple[Tensor, ...]:
+        return tuple(map(torch.from_numpy, self._head(*head).statistics()))
 
     def mc_nll_loss(self, *args: Any) -> tuple[Tensor, ...]:
         head, (target, weight, row_grad, ignore_index, reduction, with_grad) = args[:7], args[7:]

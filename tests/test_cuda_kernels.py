@@ -56,8 +56,10 @@ def everything(head, samples, reduction="none"):
     add("sample_logits", functional.sample_logits(**head, **options), head)
     add("mc_log_probs", functional.mc_log_probs(**head, **options), head)
     add("mc_nll_loss", functional.mc_nll_loss(target=target, **head, **options, reduction=reduction), head)
-    statistics = functional.mc_statistics(**head, **options)
-    results.update({name: getattr(statistics, name) for name in ("mean", "variance", "expected_entropy")})
+    for sampling in ("factored", "cholesky"):
+        statistics = functional.mc_statistics(**head, **options, sampling=sampling)
+        fields = ("mean", "variance", "expected_entropy")
+        results.update({f"{sampling} {name}": getattr(statistics, name) for name in fields})
     return results
 
 
@@ -88,6 +90,25 @@ def test_normals_are_the_cpus_bit_for_bit(cuda_emulator, emulated_ops, monkeypat
     monkeypatch.setattr(hetnet_ext.ops, "kernels", torch.ops.hetnet_ext)
     for emulated, head in zip(got, heads, strict=True):
         assert torch.equal(emulated, functional.sample_logits(*head, **options))
+
+
+@pytest.mark.skipif(hetnet_ext.cpu_capability() == "baseline", reason="the CPU kernels have no fused multiply-add here")
+@pytest.mark.parametrize(("classes", "factors"), [(3, 5), (10, 10), (40, 60), (300, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("covariance", [name for name in COVARIANCES if name != "diagonal"])
+def test_cholesky_draws_are_the_cpus_bit_for_bit(emulated_ops, monkeypatch, covariance, dtype, classes, factors):
+    """Also with so little memory that rows are factorized in several batches."""
+    given = random_head(covariance, 7, classes, factors, dtype=dtype)
+    head = {"cov_factor": None, "factor_scale": None, **{name: x.detach() for name, x in given.items()}}
+    head["scale"][2, 1] = math.inf
+    options = {"num_samples": 9, "seed": torch.tensor([5, 3]), "sampling": "cholesky"}
+    for emulated_ops.limits in (None, (1 << 15, 1 << 15, 1 << 12, 3)):
+        got = functional.draw_logits(**head, **options)
+        with monkeypatch.context() as patch:
+            patch.setattr(hetnet_ext.ops, "kernels", torch.ops.hetnet_ext)
+            want = functional.draw_logits(**head, **options)
+        assert got[:, 2].isnan().all()
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("fuzz", [0, 2])
@@ -178,7 +199,7 @@ def test_masked_tiles_far_from_zero(monkeypatch):
             head["loc"] += offset
             head["loc"][:, 1024:2048] = -math.inf
         got, want = everything(head, 5), exact(head, 5, monkeypatch)
-        for name in ("mc_log_probs", "mc_nll_loss", "mean", "variance", "expected_entropy"):
+        for name in ("mc_log_probs", "mc_nll_loss", "factored mean", "factored variance", "factored expected_entropy"):
             torch.testing.assert_close(got[name], want[name], rtol=1e-9, atol=1e-12)
 
 

@@ -36,6 +36,8 @@ constexpr S kNaN = std::numeric_limits<S>::quiet_NaN();
 template <class S>
 constexpr S kLowest = std::numeric_limits<S>::lowest();
 template <class S>
+constexpr S kEpsilon = std::numeric_limits<S>::epsilon();
+template <class S>
 constexpr S kSmallestNormal = std::numeric_limits<S>::min();
 
 namespace detail {

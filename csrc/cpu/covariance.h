@@ -4,7 +4,8 @@
 #pragma once
 
 #include "../core/center.h"
-#include "cholesky.h"
+#include "../core/cholesky.h"
+#include "blocks.h"
 #include "lanes.h"
 
 namespace hetnet {
@@ -133,14 +134,19 @@ class Sampler {
   void factorize() {
     const int64_t classes = head_.classes, factors = head_.factors;
     Buffer<typename Lanes::Double> exact(classes * classes);
+    for (int64_t i = 0; i < classes * classes; ++i) exact[i] = typename Lanes::Double{};  // above the diagonal
     for (int part = 0; part < Lanes::double_parts; ++part) {
-      cholesky(
-          classes, factors, [&](int64_t k) { return Lanes::to_double(scale_.number(k), part); },
-          [&](int64_t k, int64_t r) {
-            const auto number = Lanes::to_double(factor_.number(k * factors + r), part);
-            return head_.factor_scale ? number * Lanes::to_double(factor_scale_.number(r), part) : number;
-          },
-          exact.get());
+      const auto scale = [&](int64_t k) { return Lanes::to_double(scale_.number(k), part); };
+      const auto factor = [&](int64_t k, int64_t r) {
+        const auto number = Lanes::to_double(factor_.number(k * factors + r), part);
+        return head_.factor_scale ? number * Lanes::to_double(factor_scale_.number(r), part) : number;
+      };
+      const CholeskyFactor<typename Lanes::Double, decltype(scale), decltype(factor)> lower(classes, factors, scale,
+                                                                                            factor, exact.get());
+      for (int64_t i = 0; i < classes; ++i) {
+        for (int64_t j = 0; j < i; ++j) lower.set_below_pivot(i, j);
+        lower.set_pivot(i);
+      }
       for (int64_t i = 0; i < classes * classes; ++i) Lanes::from_double(exact[i], part, lower_[i]);
     }
   }

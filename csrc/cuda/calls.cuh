@@ -25,7 +25,7 @@ Workspace<T> workspace(const Kernels<T>& kernels, const Head<T>& head, bool back
   int most_shared_bytes = 0;
   check(cudaDeviceGetAttribute(&most_shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, kernels.device));
   require(head.classes < kMostClasses, "loc: too many classes for the CUDA kernels");
-  const Workspace<T> workspace(head, backward, kernels.limits, most_shared_bytes);
+  const Workspace<T> workspace(Launcher<T>::drawn(head), backward, kernels.limits, most_shared_bytes);
   require(workspace.plan.shared_bytes <= most_shared_bytes,
           "cov_factor: too many factors for this GPU's shared memory");
   return workspace;

@@ -22,10 +22,10 @@ struct DeviceGradient {
   T* scale_parts;        // [tile][row of the batch][factor]
 };
 
-template <class T, int kSamples, bool kBackward>
+template <class T, int kSamples, Purpose kPurpose>
 class GradientSums {
  public:
-  HETNET_DEVICE explicit GradientSums(Sampler<T, kSamples, kBackward>& sampler) : sampler_(sampler) {}
+  HETNET_DEVICE explicit GradientSums(Sampler<T, kSamples, kPurpose>& sampler) : sampler_(sampler) {}
 
   HETNET_DEVICE void clear() {
     fill(loc_, T(0));
@@ -197,7 +197,7 @@ class GradientSums {
     }
   }
 
-  Sampler<T, kSamples, kBackward>& sampler_;
+  Sampler<T, kSamples, kPurpose>& sampler_;
   T loc_[4], scale_[4];
 };
 

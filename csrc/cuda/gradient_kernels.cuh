@@ -18,9 +18,9 @@ template <class T, int kSamples>
 __global__ void __launch_bounds__(kThreadsWithManyRegisters<T>)
     sample_logits_backward_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, const T* __restrict__ grad_out,
                                   DeviceGradient<T> out) {
-  Sampler<T, kSamples, true> sampler(device_head, plan, batch);
+  Sampler<T, kSamples, kBackward> sampler(device_head, plan, batch);
   const Head<T>& head = sampler.head;
-  GradientSums<T, kSamples, true> gradient(sampler);
+  GradientSums<T, kSamples, kBackward> gradient(sampler);
   const Part part(sampler.groups());
   for (int64_t group = part.begin; group < part.end; ++group) {
     sampler.bind(group);
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreadsWithManyRegisters<T>)
 
 // One of the row's larger utilities, the same for all of its classes.
 template <bool kTiles, class T, int kSamples>
-HETNET_DEVICE T some_utility(Sampler<T, kSamples, true>& sampler, const SampleNumbers<T>& given) {
+HETNET_DEVICE T some_utility(Sampler<T, kSamples, kBackward>& sampler, const SampleNumbers<T>& given) {
   if constexpr (kTiles) {
     return given.max[sampler.sample_at(0)];
   } else {
@@ -65,10 +65,10 @@ __global__ void __launch_bounds__(kThreadsWithManyRegisters<T>)
     log_probs_backward_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, SampleNumbers<T> given,
                               const T* __restrict__ grad_out, const T* __restrict__ log_probs,
                               const T* __restrict__ probs, DeviceGradient<T> out) {
-  Sampler<T, kSamples, true> sampler(device_head, plan, batch);
+  Sampler<T, kSamples, kBackward> sampler(device_head, plan, batch);
   const Head<T>& head = sampler.head;
   Team<T>& team = sampler.team;
-  GradientSums<T, kSamples, true> gradient(sampler);
+  GradientSums<T, kSamples, kBackward> gradient(sampler);
   const Part part(sampler.groups());
   for (int64_t group = part.begin; group < part.end; ++group) {
     sampler.bind(group);
@@ -143,8 +143,8 @@ __global__ void __launch_bounds__(kThreadsWithManyRegisters<T>)
 }
 
 // The target's utilities, for all threads of the team, which all call it.
-template <bool kTiles, class T, int kSamples, bool kBackward>
-HETNET_DEVICE void read_target(const Sampler<T, kSamples, kBackward>& sampler, const Draw<T, kSamples>& draw,
+template <bool kTiles, class T, int kSamples, Purpose kPurpose>
+HETNET_DEVICE void read_target(const Sampler<T, kSamples, kPurpose>& sampler, const Draw<T, kSamples>& draw,
                                int64_t own_target, int64_t step, const SampleNumbers<T>& given,
                                T (&utility)[kSamples]) {
   if constexpr (kTiles) {
@@ -169,10 +169,11 @@ template <class T, int kSamples, bool kGradient, bool kTiles>
 __global__ void __launch_bounds__(kThreadsWithManyRegisters<T>)
     nll_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, SampleNumbers<T> given, NllTarget<T> target,
                T* __restrict__ loss, DeviceGradient<T> out) {
-  Sampler<T, kSamples, kGradient> sampler(device_head, plan, batch);
+  constexpr Purpose kPurpose = kGradient ? kBackward : kForward;
+  Sampler<T, kSamples, kPurpose> sampler(device_head, plan, batch);
   const Head<T>& head = sampler.head;
   Team<T>& team = sampler.team;
-  GradientSums<T, kSamples, kGradient> gradient(sampler);
+  GradientSums<T, kSamples, kPurpose> gradient(sampler);
   const Part part(sampler.groups());
   for (int64_t group = part.begin; group < part.end; ++group) {
     if constexpr (kTiles && !kGradient)

@@ -11,10 +11,10 @@ namespace cuda {
 // e^kSmallestLogProbability. Where the average is above it, what underflows is below its last place.
 constexpr double kSmallestProbability = 1.6038108905486378e-28;
 
-template <class T, int kSamples>
+template <class T, int kSamples, Purpose kPurpose>
 __global__ void __launch_bounds__(kThreadsWithFewRegisters<T>)
     sample_logits_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, T* __restrict__ out) {
-  Sampler<T, kSamples, false> sampler(device_head, plan, batch);
+  Sampler<T, kSamples, kPurpose> sampler(device_head, plan, batch);
   const Head<T>& head = sampler.head;
   for (int64_t group = blockIdx.x; group < sampler.groups(); group += gridDim.x) {
     sampler.bind(group);
@@ -32,11 +32,11 @@ __global__ void __launch_bounds__(kThreadsWithFewRegisters<T>)
 
 // Of each sample, max and sum of a tile's classes, and the utility of the class `target` of its row, if
 // that is given: [tile][row][sample], but the target's [row][sample].
-template <class T, int kSamples>
+template <class T, int kSamples, Purpose kPurpose>
 __global__ void __launch_bounds__(kThreadsWithFewRegisters<T>)
     normalize_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, SampleNumbers<T> out,
                      const int64_t* __restrict__ target) {
-  Sampler<T, kSamples, false> sampler(device_head, plan, batch);
+  Sampler<T, kSamples, kPurpose> sampler(device_head, plan, batch);
   const Head<T>& head = sampler.head;
   Team<T>& team = sampler.team;
   const int64_t tile = sampler.tile() * batch.rows * head.samples;
@@ -84,7 +84,7 @@ template <class T, int kSamples, bool kTiles>
 __global__ void __launch_bounds__(kThreadsWithFewRegisters<T>)
     log_probs_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, SampleNumbers<T> given,
                      T* __restrict__ log_probs, T* __restrict__ probs) {
-  Sampler<T, kSamples, false> sampler(device_head, plan, batch);
+  Sampler<T, kSamples, kForward> sampler(device_head, plan, batch);
   const Head<T>& head = sampler.head;
   Team<T>& team = sampler.team;
   for (int64_t group = blockIdx.x; group < sampler.groups(); group += gridDim.x) {
@@ -145,11 +145,11 @@ __global__ void __launch_bounds__(kThreadsWithFewRegisters<T>)
 
 // Mean and squared distances from it of the probabilities, and of the mean entropy, in nats, the tile's
 // part: [tile][row].
-template <class T, int kSamples, bool kTiles>
+template <class T, int kSamples, Purpose kPurpose, bool kTiles>
 __global__ void __launch_bounds__(kThreadsWithManyRegisters<T>)
     statistics_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, SampleNumbers<T> given, T* __restrict__ mean,
                       T* __restrict__ variance, T* __restrict__ entropy) {
-  Sampler<T, kSamples, false> sampler(device_head, plan, batch);
+  Sampler<T, kSamples, kPurpose> sampler(device_head, plan, batch);
   const Head<T>& head = sampler.head;
   Team<T>& team = sampler.team;
   const T samples = static_cast<T>(head.samples);

@@ -1,6 +1,7 @@
 // Chooses a plan for a head and launches its kernels, free of torch.
 #pragma once
 
+#include "cholesky.cuh"
 #include "gradient_kernels.cuh"
 #include "sums.cuh"
 
@@ -42,16 +43,17 @@ struct Workspace {
   int64_t batch_rows;  // rows of a launch
   int64_t parts;       // most blocks of a launch, for each tile
   // Where each begins. Numbers of tiles are not needed where there is one.
-  int64_t numbers, tile_numbers, tile_rows, tile_scales, temperature, factor_parts, factors, size;
+  int64_t numbers, tile_numbers, tile_rows, tile_scales, temperature, factor_parts, factors, lower, exact_lower, size;
 
   Workspace(const Head<T>& head, bool backward, const Limits& limits, int64_t most_shared_bytes)
       : plan(make_plan(head, kSamples<T>, backward, most_shared_bytes)), batch_rows(head.rows) {
     const int64_t tiles = plan.tiles;
     const int64_t row_size = head.samples * (3 + 2 * tiles) + tiles * (1 + head.factors);
-    if (tiles > 1) {
-      const int64_t fit = limits.tile_bytes / (row_size * static_cast<int64_t>(sizeof(T)));
-      batch_rows = fit < 1 ? 1 : fit < head.rows ? fit : head.rows;
-    }
+    if (tiles > 1) limit(batch_rows, limits.tile_bytes / (row_size * static_cast<int64_t>(sizeof(T))));
+    const int64_t lower_size = head.cholesky ? head.classes * head.classes : 0;
+    constexpr int64_t kExact = sizeof(double) / sizeof(T);
+    if (head.cholesky)
+      limit(batch_rows, limits.factor_bytes / (lower_size * (1 + kExact) * static_cast<int64_t>(sizeof(T))));
     const int64_t in_tiles = tiles > 1 ? batch_rows : 0;
     numbers = 0;
     tile_numbers = numbers + 3 * in_tiles * head.samples;
@@ -65,21 +67,23 @@ struct Workspace {
     int64_t part_size = 0, block_size = 0;
     if (backward && head.shared_factor) {
       part_size = head.classes * head.factors;
-      limit_parts(limits.parts);
-      limit_parts(limits.part_bytes / (part_size * static_cast<int64_t>(sizeof(T))));
+      limit(parts, limits.parts);
+      limit(parts, limits.part_bytes / (part_size * static_cast<int64_t>(sizeof(T))));
     }
     if (!plan.factor_in_shared) {
       block_size = tiles * Layout<T>(plan, head.factors, backward).factors_size;
-      limit_parts(limits.factor_bytes / (block_size * static_cast<int64_t>(sizeof(T))));
+      limit(parts, limits.factor_bytes / (block_size * static_cast<int64_t>(sizeof(T))));
     }
     factors = (factor_parts + parts * part_size + 3) / 4 * 4;  // read four at a time
-    size = factors + parts * block_size;
+    exact_lower = (factors + parts * block_size + 3) / 4 * 4;  // for numbers of double precision
+    lower = exact_lower + kExact * batch_rows * lower_size;
+    size = lower + batch_rows * lower_size;
   }
 
  private:
-  void limit_parts(int64_t most) {
+  static void limit(int64_t& count, int64_t most) {
     if (most < 1) most = 1;
-    if (most < parts) parts = most;
+    if (most < count) count = most;
   }
 };
 
@@ -88,32 +92,39 @@ struct Workspace {
 template <class T>
 class Launcher {
  public:
-  // `memory` holds the workspace's elements.
+  // `memory` holds the elements of the workspace, which is that of the drawn head.
   Launcher(const DeviceHead<T>& head, const Workspace<T>& workspace, cudaStream_t stream, T* memory)
-      : device_head_(head), head_(head.head), work_(workspace), stream_(stream), memory_(memory) {}
+      : given_(head.head),
+        device_head_{drawn(head.head), head.temperature, head.seed},
+        head_(device_head_.head),
+        work_(workspace),
+        stream_(stream),
+        memory_(memory) {}
+
+  // The head whose samples the kernels draw.
+  static Head<T> drawn(const Head<T>& head) { return head.cholesky ? with_cholesky_factor(head) : head; }
 
   void sample_logits(T* out) const {
-    for_each_batch([&](const Batch& batch) { start(sample_logits_kernel<T, kSamples<T>>, batch, out); });
+    for_each_batch([&](const Batch& batch) {
+      if (head_.cholesky) return start(sample_logits_kernel<T, kSamples<T>, kCholesky>, batch, out);
+      start(sample_logits_kernel<T, kSamples<T>, kForward>, batch, out);
+    });
   }
 
   void log_probs(T* log_probs, T* probs) const {
     for_each_batch([&](const Batch& batch) {
       if (work_.plan.tiles == 1)
         return start(log_probs_kernel<T, kSamples<T>, false>, batch, numbers(), log_probs, probs);
-      normalize(batch, nullptr);
+      normalize<kForward>(batch, nullptr);
       start(log_probs_kernel<T, kSamples<T>, true>, batch, numbers(), log_probs, probs);
     });
   }
 
   void statistics(T* mean, T* variance, T* entropy) const {
-    for_each_batch([&](const Batch& batch) {
-      if (work_.plan.tiles == 1)
-        return start(statistics_kernel<T, kSamples<T>, false>, batch, numbers(), mean, variance, entropy);
-      normalize(batch, nullptr);
-      T* const parts = memory_ + work_.tile_rows;
-      start(statistics_kernel<T, kSamples<T>, true>, batch, numbers(), mean, variance, parts);
-      sum_parts(parts, work_.plan.tiles, batch.rows, entropy + batch.first_row);
-    });
+    if (head_.cholesky)
+      statistics<kCholesky>(mean, variance, entropy);
+    else
+      statistics<kForward>(mean, variance, entropy);
   }
 
   // `row_class` and `row_weight` have room for each row. Returns what the loss is of.
@@ -132,7 +143,7 @@ class Launcher {
       const DeviceGradient<T> none{};
       if (work_.plan.tiles == 1)
         return start(nll_kernel<T, kSamples<T>, false, false>, batch, numbers(), target, loss, none);
-      normalize(batch, target.classes);
+      normalize<kForward>(batch, target.classes);
       start(nll_kernel<T, kSamples<T>, false, true>, batch, numbers(), target, loss, none);
     });
   }
@@ -141,7 +152,7 @@ class Launcher {
     backward(grad, [&](const Batch& batch, const DeviceGradient<T>& out) {
       if (work_.plan.tiles == 1)
         return start(nll_kernel<T, kSamples<T>, true, false>, batch, numbers(), target, loss, out);
-      normalize(batch, target.classes);
+      normalize<kForward>(batch, target.classes);
       start(nll_kernel<T, kSamples<T>, true, true>, batch, numbers(), target, loss, out);
     });
   }
@@ -157,7 +168,7 @@ class Launcher {
       SampleNumbers<T> given = numbers();
       if (work_.plan.tiles == 1)
         return start(log_probs_backward_kernel<T, kSamples<T>, kWhole>, batch, given, grad_out, log_probs, probs, out);
-      normalize(batch, nullptr);
+      normalize<kForward>(batch, nullptr);
       T* const sums = given.number;
       given.number = memory_ + work_.tile_numbers;
       start(log_probs_backward_kernel<T, kSamples<T>, kTileSums>, batch, given, grad_out, log_probs, probs, out);
@@ -172,7 +183,10 @@ class Launcher {
   void for_each_batch(const Body& body) const {
     for (int64_t first = 0; first < head_.rows; first += work_.batch_rows) {
       const int64_t left = head_.rows - first;
-      body(Batch{first, left < work_.batch_rows ? left : work_.batch_rows, memory_ + work_.factors});
+      const Batch batch{first, left < work_.batch_rows ? left : work_.batch_rows, memory_ + work_.factors,
+                        memory_ + work_.lower};
+      if (head_.cholesky) factorize(batch);
+      body(batch);
     }
   }
 
@@ -184,17 +198,37 @@ class Launcher {
            work_.plan.shared_bytes, stream_, device_head_, work_.plan, batch, arguments...);
   }
 
+  void factorize(const Batch& batch) const {
+    int threads = kWarp;
+    while (threads < head_.classes && threads < kMostThreads) threads *= 2;
+    launch(cholesky_kernel<T>, batch.rows, 1, threads, 0, stream_, given_, batch,
+           reinterpret_cast<double*>(memory_ + work_.exact_lower));
+  }
+
   SampleNumbers<T> numbers() const {
     T* const first = memory_ + work_.numbers;
     const int64_t size = work_.batch_rows * head_.samples;
     return {first, first + size, first + 2 * size};
   }
 
+  template <Purpose kPurpose>
+  void statistics(T* mean, T* variance, T* entropy) const {
+    for_each_batch([&](const Batch& batch) {
+      if (work_.plan.tiles == 1)
+        return start(statistics_kernel<T, kSamples<T>, kPurpose, false>, batch, numbers(), mean, variance, entropy);
+      normalize<kPurpose>(batch, nullptr);
+      T* const parts = memory_ + work_.tile_rows;
+      start(statistics_kernel<T, kSamples<T>, kPurpose, true>, batch, numbers(), mean, variance, parts);
+      sum_parts(parts, work_.plan.tiles, batch.rows, entropy + batch.first_row);
+    });
+  }
+
+  template <Purpose kPurpose>
   void normalize(const Batch& batch, const int64_t* target) const {
     const int64_t count = batch.rows * head_.samples;
     T* const first = memory_ + work_.tile_numbers;
     const SampleNumbers<T> parts{first, first + count * work_.plan.tiles, numbers().number};
-    start(normalize_kernel<T, kSamples<T>>, batch, parts, target);
+    start(normalize_kernel<T, kSamples<T>, kPurpose>, batch, parts, target);
     launch(combine_tiles_kernel<T>, blocks(count), 1, kMostThreads, 0, stream_, parts, int64_t{work_.plan.tiles}, count,
            numbers());
   }
@@ -230,6 +264,7 @@ class Launcher {
       sum_parts(out.factor_parts, head_.rows == 0 ? 0 : work_.parts, head_.classes * head_.factors, grad.factor);
   }
 
+  Head<T> given_;
   DeviceHead<T> device_head_;
   Head<T> head_;
   Workspace<T> work_;

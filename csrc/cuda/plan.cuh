@@ -44,6 +44,7 @@ struct Plan {
 struct Batch {
   int64_t first_row, rows;
   void* factors;  // memory for each block's factors and their gradients, where they are not in shared memory
+  void* lower;    // the Cholesky factors, where draws go through them: [row][class][class]
 };
 
 // Where a block's memory begins for each purpose, in elements: cheap to ask for anew, so that it takes no

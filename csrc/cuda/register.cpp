@@ -42,9 +42,7 @@ struct Backend {
           head{in.head<T>(), in.temperature.const_data_ptr<T>(), in.seed.const_data_ptr<int64_t>()},
           kernels{in.loc.get_device_index(), current_stream(in.loc.get_device_index())},
           memory(in.empty(
-              {loss ? kernels.loss_memory_size(head.head, backward) : kernels.memory_size(head.head, backward)})) {
-      STD_TORCH_CHECK(!in.cholesky, "hetnet_ext: sampling through the Cholesky factor has no CUDA kernel");
-    }
+              {loss ? kernels.loss_memory_size(head.head, backward) : kernels.memory_size(head.head, backward)})) {}
 
     template <class F>
     void run(const F& f) const {

@@ -45,8 +45,12 @@ struct Draw {
   }
 };
 
+// What the draws are for. Only a backward has the factor's gradient in memory; only a Cholesky draw has no noise but
+// the factors'.
+enum Purpose { kForward, kBackward, kCholesky };
+
 // What every kernel begins with: the thread's place, and a row's parameters.
-template <class T, int kSamples, bool kBackward>
+template <class T, int kSamples, Purpose kPurpose>
 class Sampler {
  public:
   const Head<T> head;
@@ -56,7 +60,7 @@ class Sampler {
   HETNET_DEVICE Sampler(const DeviceHead<T>& device_head, const Plan& plan, const Batch& batch_)
       : head(read(device_head)),
         batch(batch_),
-        team(plan, shared() + Layout<T>(plan, head.factors, kBackward).scratch),
+        team(plan, shared() + Layout<T>(plan, head.factors, kPurpose == kBackward).scratch),
         key_(of_all_threads(head.seed)),
         first_class_(tile() * plan.tile_classes() + kClasses * team.lane),
         inverse_temperature_(T(1) / head.temperature) {}
@@ -88,6 +92,7 @@ class Sampler {
       scale_[j] = T(0);
       if (k >= head.classes) continue;
       loc[j] = head.loc.data[row_ * head.loc.row_stride + k];
+      if (kPurpose == kCholesky) continue;  // whose factors are NaN where the scale is not finite
       scale_[j] = head.scale.data[row_ * head.scale.row_stride + k];
       zero += scale_[j] * T(0);
     }
@@ -110,7 +115,7 @@ class Sampler {
   HETNET_DEVICE int64_t sample_at(int64_t sample) const { return (row_ - batch.first_row) * head.samples + sample; }
   HETNET_DEVICE int64_t tile_at() const { return int64_t{tile()} * batch.rows + row_ - batch.first_row; }
 
-  HETNET_DEVICE Layout<T> layout() const { return Layout<T>(team.plan, head.factors, kBackward); }
+  HETNET_DEVICE Layout<T> layout() const { return Layout<T>(team.plan, head.factors, kPurpose == kBackward); }
   HETNET_DEVICE static T* shared() { return reinterpret_cast<T*>(shared_memory()); }
   HETNET_DEVICE T* merge() const { return shared() + layout().merge; }
   // The block's factors and their gradients.
@@ -143,7 +148,10 @@ class Sampler {
     fill_eta(draw.sample, eta);
     T noise[kSamples][4];
     for (int s = 0; s < kSamples; ++s) {
-      normals(draw.sample + s, static_cast<uint32_t>(first_class_ / 4), draw.eps[s]);
+      if constexpr (kPurpose == kCholesky)
+        fill(draw.eps[s], T(0));
+      else
+        normals(draw.sample + s, static_cast<uint32_t>(first_class_ / 4), draw.eps[s]);
       fill(noise[s], T(0));
     }
     const Quad<T>* factor = own_factor();
@@ -174,17 +182,18 @@ class Sampler {
   }
 
   // The team's factors for its samples. They follow the classes in the stream, whose number need not be
-  // a multiple of four.
+  // a multiple of four, but for those of a Cholesky draw, which has no other noise.
   HETNET_DEVICE void fill_eta(int64_t sample, T* eta) const {
     if (head.factors == 0) return;
-    const int64_t first_block = head.classes / 4, blocks = (head.classes + head.factors + 3) / 4 - first_block;
+    const int64_t first = kPurpose == kCholesky ? 0 : head.classes;
+    const int64_t first_block = first / 4, blocks = (first + head.factors + 3) / 4 - first_block;
 #pragma unroll 1
     for (int64_t i = team.lane; i < blocks * kSamples; i += team.plan.team) {
       const int64_t block = first_block + i / kSamples, s = i % kSamples;
       T four[4];
       normals(sample + s, static_cast<uint32_t>(block), four);
       for (int j = 0; j < 4; ++j) {
-        const int64_t r = 4 * block + j - head.classes;
+        const int64_t r = 4 * block + j - first;
         if (r >= 0 && r < head.factors) eta[r * kSamples + s] = four[j];
       }
     }
@@ -198,7 +207,10 @@ class Sampler {
     const int64_t first = int64_t{tile()} * tile_classes;
     const int64_t left = head.classes - first, here = left < tile_classes ? left : tile_classes;
     const int64_t count = head.factors * tile_classes;
-    const T* source = head.factor.data + row_ * head.factor.row_stride + first * head.factors;
+    const T* source = kPurpose == kCholesky
+                          ? static_cast<const T*>(batch.lower) + (row_ - batch.first_row) * head.classes * head.factors
+                          : head.factor.data + row_ * head.factor.row_stride;
+    source += first * head.factors;
     const T* scale = head.factor_scale.data + row_ * head.factor_scale.row_stride;
     // Consecutive threads read consecutive numbers.
 #pragma unroll 1

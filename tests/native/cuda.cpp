@@ -32,11 +32,12 @@ struct Emulated {
   cuda::Kernels<T> kernels{0, nullptr};
 
   Emulated(const Array<T>& loc_, const Array<T>& scale_, const py::object& factor_, const py::object& factor_scale_,
-           T temperature_, int64_t seed_, int64_t row_offset, int64_t samples)
+           T temperature_, int64_t seed_, int64_t row_offset, int64_t samples, bool cholesky)
       : loc(copy(loc_)), scale(copy(scale_)), temperature{temperature_}, seed{seed_, row_offset} {
     head.rows = loc_.shape(0);
     head.classes = head.all_classes = loc_.shape(1);
     head.samples = samples;
+    head.cholesky = cholesky;
     head.loc = {loc.data(), head.classes};
     head.scale = {scale.data(), head.classes};
     if (!factor_.is_none()) {
@@ -134,7 +135,7 @@ void bind(py::module_& m, const char* name) {
   using E = Emulated<T>;
   py::class_<E>(m, name)
       .def(py::init<const Array<T>&, const Array<T>&, const py::object&, const py::object&, T, int64_t, int64_t,
-                    int64_t>())
+                    int64_t, bool>())
       // Memory to work in, in bytes, and blocks of rows.
       .def("limit", [](E& e, int64_t tile_bytes, int64_t factor_bytes, int64_t part_bytes,
                        int64_t parts) { e.kernels.limits = {tile_bytes, factor_bytes, part_bytes, parts}; })

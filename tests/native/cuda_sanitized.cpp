@@ -57,6 +57,11 @@ void run(Covariance covariance, int64_t rows, int64_t classes, int64_t factors, 
   kernels.log_probs(head, forward.data(), a.data(), b.data());
   kernels.log_probs_backward(head, backward.data(), loc.data(), a.data(), b.data(), grad);
   kernels.statistics(head, forward.data(), a.data(), b.data(), of_row.data());
+  cuda::DeviceHead<T> cholesky = head;
+  cholesky.head.cholesky = true;
+  std::vector<T> lower = numbers<T>(kernels.memory_size(cholesky.head, false));
+  kernels.sample_logits(cholesky, lower.data(), samples_out.data());
+  kernels.statistics(cholesky, lower.data(), a.data(), b.data(), of_row.data());
   std::vector<int64_t> target(static_cast<std::size_t>(rows), classes - 1);
   target[0] = -100;
   const std::vector<T> weight = numbers<T>(classes);
