@@ -29,6 +29,7 @@ pytestmark = pytest.mark.skipif(REFERENCE, reason="about the compiled kernels")
 SHAPES = [
     (1, 2, 1, 1), (9, 10, 10, 4), (70, 3, 5, 2), (3, 10, 10, 70), (2, 6, 3, 300), (5, 33, 7, 40), (2, 101, 15, 9),
     (2, 140, 3, 17), (2, 1000, 15, 5), (2, 1024, 2, 5), (2, 1025, 2, 5), (2, 2100, 3, 6), (2, 90, 70, 9),
+    (3, 40, 50, 60), (2, 130, 30, 20), (1, 1100, 50, 9), (2, 7, 90, 70),
 ]  # fmt: skip
 MOST_SHARED_BYTES = 227 * 1024  # of compute capability 9.0
 
@@ -56,7 +57,7 @@ def everything(head, samples, reduction="none"):
     add("sample_logits", functional.sample_logits(**head, **options), head)
     add("mc_log_probs", functional.mc_log_probs(**head, **options), head)
     add("mc_nll_loss", functional.mc_nll_loss(target=target, **head, **options, reduction=reduction), head)
-    for sampling in ("factored", "cholesky"):
+    for sampling in ("factored", "cholesky") if classes < 200 else ("factored",):  # K^2 numbers a sample take long here
         statistics = functional.mc_statistics(**head, **options, sampling=sampling)
         fields = ("mean", "variance", "expected_entropy")
         results.update({f"{sampling} {name}": getattr(statistics, name) for name in fields})
@@ -179,7 +180,7 @@ def test_bits_do_not_depend_on_the_order_of_threads(cuda_emulator, covariance, c
 
 
 @pytest.mark.parametrize("shared_kilobytes", [12, 48, 99, 227])
-@pytest.mark.parametrize("limits", [None, (1 << 11, 1 << 15, 1 << 12, 3)], ids=["usual", "little memory"])
+@pytest.mark.parametrize("limits", [None, (1 << 11, 1 << 12, 1 << 12, 3)], ids=["usual", "little memory"])
 @pytest.mark.parametrize("covariance", COVARIANCES)
 def test_plans(cuda_emulator, emulated_ops, monkeypatch, covariance, limits, shared_kilobytes):
     """The same results on any GPU, and however little memory there is to work in."""
@@ -231,7 +232,7 @@ def test_sanitizers(tmp_path, compiler, sanitizers):
     root: Path = native_core.ROOT
     subprocess.run(
         [
-            compiler, "-std=c++17", "-O1", "-g", "-Wno-unknown-pragmas", "-ffp-contract=off", *flags,
+            compiler, "-std=c++17", "-Og", "-g", "-Wno-unknown-pragmas", "-ffp-contract=off", *flags,
             *native_core.cuda_emulator_flags(), f"-I{root / 'csrc'}",
             str(root / "tests" / "native" / "cuda_sanitized.cpp"), "-o", str(program),
         ],

@@ -27,7 +27,8 @@ Workspace<T> workspace(const Kernels<T>& kernels, const Head<T>& head, bool back
   require(head.classes < kMostClasses, "loc: too many classes for the CUDA kernels");
   const Workspace<T> workspace(Launcher<T>::drawn(head), backward, kernels.limits, most_shared_bytes);
   require(workspace.plan.shared_bytes <= most_shared_bytes,
-          "cov_factor: too many factors for this GPU's shared memory");
+          head.cholesky ? "sampling: too many classes for a Cholesky draw in this GPU's shared memory"
+                        : "cov_factor: too many factors for this GPU's shared memory");
   return workspace;
 }
 

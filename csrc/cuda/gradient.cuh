@@ -22,7 +22,8 @@ struct DeviceGradient {
   T* scale_parts;        // [tile][row of the batch][factor]
 };
 
-template <class T, int kSamples, Purpose kPurpose>
+// kShares: teams share sums of the factor's gradient.
+template <class T, int kSamples, Purpose kPurpose, bool kShares>
 class GradientSums {
  public:
   HETNET_DEVICE explicit GradientSums(Sampler<T, kSamples, kPurpose>& sampler) : sampler_(sampler) {}
@@ -30,11 +31,13 @@ class GradientSums {
   HETNET_DEVICE void clear() {
     fill(loc_, T(0));
     fill(scale_, T(0));
+    if (!leads()) return;
     Quad<T>* const factor = own_factor();
 #pragma unroll 1
     for (int64_t r = 0; r < sampler_.head.factors; ++r) factor[r * sampler_.team.plan.team] = Quad<T>{};
   }
 
+  // All threads of the block call it.
   HETNET_DEVICE void add(const Draw<T, kSamples>& draw, const T (&delta)[kSamples][4]) {
     for (int j = 0; j < kClasses; ++j) {
       T loc = T(0), scale = T(0);
@@ -45,16 +48,10 @@ class GradientSums {
       loc_[j] += loc;
       scale_[j] += scale;
     }
-    Quad<T>* factor = own_factor();
-#pragma unroll 1
-    for (int64_t r = 0; r < sampler_.head.factors; ++r) {
-      Quad<T> sum = *factor;
-      const Pack<T, kSamples> eta = draw.factor_noise(r);
-      for (int s = 0; s < kSamples; ++s)
-        for (int j = 0; j < kClasses; ++j) sum.of[j] = lane<T>::fmadd(delta[s][j], eta.of[s], sum.of[j]);
-      *factor = sum;
-      factor += sampler_.team.plan.team;
-    }
+    if constexpr (kShares)
+      add_shared_products(draw, delta);
+    else
+      add_own_products(draw, delta);
   }
 
   // Stores the row's gradients, `by` times the sums, and adds those of a shared factor to the part's.
@@ -85,6 +82,64 @@ class GradientSums {
   }
 
  private:
+  // Whether the team has a sum of the factor's gradient to itself, or is the first of those that share one.
+  HETNET_DEVICE bool leads() const { return member() == 0; }
+  HETNET_DEVICE int member() const { return kShares ? sampler_.team.team & (sampler_.team.plan.sharing() - 1) : 0; }
+
+  // To the team's sum of the factor's gradient.
+  HETNET_DEVICE void add_own_products(const Draw<T, kSamples>& draw, const T (&delta)[kSamples][4]) {
+    Quad<T>* factor = own_factor();
+#pragma unroll 1
+    for (int64_t r = 0; r < sampler_.head.factors; ++r) {
+      Quad<T> sum = *factor;
+      const Pack<T, kSamples> eta = draw.factor_noise(r);
+      for (int s = 0; s < kSamples; ++s)
+        for (int j = 0; j < kClasses; ++j) sum.of[j] = lane<T>::fmadd(delta[s][j], eta.of[s], sum.of[j]);
+      *factor = sum;
+      factor += sampler_.team.plan.team;
+    }
+  }
+
+  // To the sum that teams share: each adds the products of all their samples for some of the factors, a few at a
+  // time. So a sum takes a fraction of the memory, and a sample's gradients are read once for several factors.
+  HETNET_DEVICE void add_shared_products(const Draw<T, kSamples>& draw, const T (&delta)[kSamples][4]) {
+    constexpr int kFactors = 4;
+    const int factors = static_cast<int>(sampler_.head.factors);  // few enough for shared memory
+    const Team<T>& team = sampler_.team;
+    const int stride = team.plan.team, member = this->member(), first_group = team.group - member;
+    Quad<T>* const deltas = reinterpret_cast<Quad<T>*>(sampler_.shared() + sampler_.layout().delta) + team.lane;
+    for (int s = 0; s < kSamples; ++s)
+      for (int j = 0; j < kClasses; ++j) deltas[(team.group * kSamples + s) * stride].of[j] = delta[s][j];
+    __syncthreads();
+    Quad<T>* const sums = own_factor();
+#pragma unroll 1
+    for (int r = kFactors * member; r < factors; r += kFactors * team.plan.sharing()) {
+      const auto has = [&](int i) { return r + i < factors; };
+      Quad<T> sum[kFactors];
+      for (int i = 0; i < kFactors; ++i)
+        if (has(i)) sum[i] = sums[(r + i) * stride];
+      const Quad<T>* its_delta = deltas + first_group * kSamples * stride;
+      const T* its_eta = draw.eta + (r - member * factors) * kSamples;
+#pragma unroll 1
+      for (int of = 0; of < team.plan.sharing(); ++of) {
+        Quad<T> gradient[kSamples];
+        for (int s = 0; s < kSamples; ++s) gradient[s] = its_delta[s * stride];
+        for (int i = 0; i < kFactors; ++i) {
+          if (!has(i)) continue;
+          const Pack<T, kSamples> eta = *reinterpret_cast<const Pack<T, kSamples>*>(its_eta + i * kSamples);
+          for (int s = 0; s < kSamples; ++s)
+            for (int j = 0; j < kClasses; ++j)
+              sum[i].of[j] = lane<T>::fmadd(gradient[s].of[j], eta.of[s], sum[i].of[j]);
+        }
+        its_delta += kSamples * stride;
+        its_eta += factors * kSamples;
+      }
+      for (int i = 0; i < kFactors; ++i)
+        if (has(i)) sums[(r + i) * stride] = sum[i];
+    }
+    __syncthreads();  // the others have read this step's
+  }
+
   // Sums that count for nothing may be NaN.
   HETNET_DEVICE static T times(T by, T sum) { return by == T(0) ? T(0) : by * sum; }
 
@@ -99,8 +154,9 @@ class GradientSums {
     }
     const Quad<T>* factor = sampler_.own_factor();
     const Quad<T>* factor_sum = own_factor();
+    const int64_t factors = leads() ? head.factors : 0;
 #pragma unroll 1
-    for (int64_t r = 0; r < head.factors; ++r)
+    for (int64_t r = 0; r < factors; ++r)
       for (int j = 0; j < kClasses; ++j)
         sum = lane<T>::fmadd(factor[r * sampler_.team.plan.team].of[j], factor_sum[r * sampler_.team.plan.team].of[j],
                              sum);
@@ -111,23 +167,26 @@ class GradientSums {
       out.temperature_parts[sampler_.tile_at()] = times(-by, total / head.temperature);
   }
 
-  // The sums of the block's factors, [row][team][factor][class].
+  // The sums of the block's factors, [row][team / sharing][factor][class].
   HETNET_DEVICE T* factor_sums() const { return sampler_.factors() + sampler_.layout().gradient; }
   // Of the thread's classes; those of the next factor are a team's length further.
   HETNET_DEVICE Quad<T>* own_factor() const {
     const Team<T>& team = sampler_.team;
-    return reinterpret_cast<Quad<T>*>(factor_sums() + team.group * sampler_.head.factors * team.plan.tile_classes()) +
+    const int64_t size = sampler_.head.factors * team.plan.tile_classes();
+    return reinterpret_cast<Quad<T>*>(factor_sums() +
+                                      (kShares ? team.group >> team.plan.log_sharing : team.group) * size) +
            team.lane;
   }
 
-  // The sum of the teams of the block's row `row`.
+  // That of the block's row `row`.
   HETNET_DEVICE T factor_sum(int row, int64_t k, int64_t r) const {
     const Plan& plan = sampler_.team.plan;
     const int64_t size = sampler_.head.factors * plan.tile_classes();
-    const T* first = factor_sums() + int64_t{row} * plan.teams * size + r * plan.tile_classes() + k;
+    const int sums = kShares ? plan.teams >> plan.log_sharing : plan.teams;
+    const T* first = factor_sums() + int64_t{row} * sums * size + r * plan.tile_classes() + k;
     T sum = first[0];
 #pragma unroll 1
-    for (int t = 1; t < plan.teams; ++t) sum += first[t * size];
+    for (int t = 1; t < sums; ++t) sum += first[t * size];
     return sum;
   }
 
@@ -182,7 +241,7 @@ class GradientSums {
       T sums[kSamples];
       for (int i = 0; i < kSamples; ++i) {
         sums[i] = T(0);
-        if (first + i >= sampler_.head.factors) continue;
+        if (!leads() || first + i >= sampler_.head.factors) continue;
         const Quad<T> sum = own_factor()[(first + i) * sampler_.team.plan.team];
         for (int j = 0; j < kClasses; ++j)
           if (sampler_.has(j))

@@ -14,13 +14,13 @@ struct Part {
         end((static_cast<int64_t>(blockIdx.x) + 1) * groups / gridDim.x) {}
 };
 
-template <class T, int kSamples>
+template <class T, int kSamples, bool kShares>
 __global__ void __launch_bounds__(kThreadsWithManyRegisters<T>)
     sample_logits_backward_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, const T* __restrict__ grad_out,
                                   DeviceGradient<T> out) {
   Sampler<T, kSamples, kBackward> sampler(device_head, plan, batch);
   const Head<T>& head = sampler.head;
-  GradientSums<T, kSamples, kBackward> gradient(sampler);
+  GradientSums<T, kSamples, kBackward, kShares> gradient(sampler);
   const Part part(sampler.groups());
   for (int64_t group = part.begin; group < part.end; ++group) {
     sampler.bind(group);
@@ -60,7 +60,7 @@ HETNET_DEVICE T some_utility(Sampler<T, kSamples, kBackward>& sampler, const Sam
 enum Stage { kWhole, kTileSums, kTileGradients };
 
 // With a_k = g_k exp(log p_sk - log p_k) / S the gradient of a sample's utilities is a_k - p_sk sum_j a_j.
-template <class T, int kSamples, Stage kStage>
+template <class T, int kSamples, Stage kStage, bool kShares>
 __global__ void __launch_bounds__(kThreadsWithManyRegisters<T>)
     log_probs_backward_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, SampleNumbers<T> given,
                               const T* __restrict__ grad_out, const T* __restrict__ log_probs,
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreadsWithManyRegisters<T>)
   Sampler<T, kSamples, kBackward> sampler(device_head, plan, batch);
   const Head<T>& head = sampler.head;
   Team<T>& team = sampler.team;
-  GradientSums<T, kSamples, kBackward> gradient(sampler);
+  GradientSums<T, kSamples, kBackward, kShares> gradient(sampler);
   const Part part(sampler.groups());
   for (int64_t group = part.begin; group < part.end; ++group) {
     sampler.bind(group);
@@ -86,55 +86,65 @@ __global__ void __launch_bounds__(kThreadsWithManyRegisters<T>)
       else if (counts(j))
         weight[j] /= static_cast<T>(head.samples) * probs[sampler.at(j)];
     }
-    // One pass for the ratios' sums, where some are wanted, and one for the gradients.
-    bool sums_ratios = any_relative = __syncthreads_or(any_relative);
-    for (;;) {
-      T ratios[4] = {};
-      if constexpr (kStage != kTileSums) gradient.clear();
+    any_relative = __syncthreads_or(any_relative);
+    const auto softmax_of = [&](const Draw<T, kSamples>& draw, int64_t at) {
+      return Softmax<T, kSamples>::template of<kStage != kWhole>(draw, head.samples, team, given, at);
+    };
+    const auto set_ratios = [&](const Draw<T, kSamples>& draw, const Softmax<T, kSamples>& softmax,
+                                T(&ratio)[kSamples][4]) {
+      for (int j = 0; j < kClasses; ++j) {
+        if (!is_relative(j)) continue;
+        for (int s = 0; s < kSamples; ++s) {
+          const T log_ratio = softmax.log_probability(s, draw.utility[s][j]) - log_prob(j);
+          ratio[s][j] = draw.sample + s < head.samples ? hetnet::exp(log_ratio) : T(0);
+        }
+      }
+    };
+    if (HETNET_RARE(any_relative)) {
+      T sums[4] = {};
 #pragma unroll 1
       for (int64_t step = 0; step < sampler.steps(); ++step) {
         Draw<T, kSamples> draw;
         sampler.draw(step, draw);
-        const int64_t at = sampler.sample_at(draw.sample);
-        const auto softmax = Softmax<T, kSamples>::template of<kStage != kWhole>(draw, head.samples, team, given, at);
-        T delta[kSamples][4], sums[kSamples];  // first the ratios
+        T ratio[kSamples][4] = {};
+        set_ratios(draw, softmax_of(draw, sampler.sample_at(draw.sample)), ratio);
         for (int s = 0; s < kSamples; ++s)
-          for (int j = 0; j < kClasses; ++j) delta[s][j] = softmax.probability(s, j);
-        if (HETNET_RARE(any_relative)) {
-          for (int j = 0; j < kClasses; ++j) {
-            if (!is_relative(j)) continue;
-            for (int s = 0; s < kSamples; ++s) {
-              const T log_ratio = softmax.log_probability(s, draw.utility[s][j]) - log_prob(j);
-              delta[s][j] = draw.sample + s < head.samples ? hetnet::exp(log_ratio) : T(0);
-              ratios[j] += delta[s][j];
-            }
-          }
-          if (sums_ratios) continue;
-        }
-        for (int s = 0; s < kSamples; ++s) {
-          for (int j = 0; j < kClasses; ++j) delta[s][j] *= weight[j];
-          sums[s] = (delta[s][0] + delta[s][1]) + (delta[s][2] + delta[s][3]);
-        }
-        if constexpr (kStage != kTileGradients) team.reduce(sums, Sum<T>());
-        for (int s = 0; s < kSamples; ++s) {
-          if (kStage == kWhole || draw.sample + s >= head.samples) continue;
-          if (kStage == kTileGradients) sums[s] = given.number[at + s];
-          if (kStage == kTileSums && sampler.live() && team.lane == 0)
-            given.number[sampler.tile() * batch.rows * head.samples + at + s] = sums[s];
-        }
-        if constexpr (kStage != kTileSums) {
-          for (int s = 0; s < kSamples; ++s)
-            for (int j = 0; j < kClasses; ++j)
-              delta[s][j] = lane<T>::fmadd(-softmax.probability(s, j), sums[s], delta[s][j]);
-          gradient.add(draw, delta);
-        }
+          for (int j = 0; j < kClasses; ++j) sums[j] += ratio[s][j];
       }
-      if (!sums_ratios) break;
-      sums_ratios = false;
       __syncthreads();
       for (int j = 0; j < kClasses; ++j) {
-        const T sum = sum_over_teams(team, sampler.merge(), ratios[j]);
+        const T sum = sum_over_teams(team, sampler.merge(), sums[j]);
         if (is_relative(j)) weight[j] /= sum;
+      }
+    }
+
+    if constexpr (kStage != kTileSums) gradient.clear();
+#pragma unroll 1
+    for (int64_t step = 0; step < sampler.steps(); ++step) {
+      Draw<T, kSamples> draw;
+      sampler.draw(step, draw);
+      const int64_t at = sampler.sample_at(draw.sample);
+      const auto softmax = softmax_of(draw, at);
+      T delta[kSamples][4], sums[kSamples];
+      for (int s = 0; s < kSamples; ++s)
+        for (int j = 0; j < kClasses; ++j) delta[s][j] = softmax.probability(s, j);
+      if (HETNET_RARE(any_relative)) set_ratios(draw, softmax, delta);
+      for (int s = 0; s < kSamples; ++s) {
+        for (int j = 0; j < kClasses; ++j) delta[s][j] *= weight[j];
+        sums[s] = (delta[s][0] + delta[s][1]) + (delta[s][2] + delta[s][3]);
+      }
+      if constexpr (kStage != kTileGradients) team.reduce(sums, Sum<T>());
+      for (int s = 0; s < kSamples; ++s) {
+        if (kStage == kWhole || draw.sample + s >= head.samples) continue;
+        if (kStage == kTileGradients) sums[s] = given.number[at + s];
+        if (kStage == kTileSums && sampler.live() && team.lane == 0)
+          given.number[sampler.tile() * batch.rows * head.samples + at + s] = sums[s];
+      }
+      if constexpr (kStage != kTileSums) {
+        for (int s = 0; s < kSamples; ++s)
+          for (int j = 0; j < kClasses; ++j)
+            delta[s][j] = lane<T>::fmadd(-softmax.probability(s, j), sums[s], delta[s][j]);
+        gradient.add(draw, delta);
       }
     }
     if constexpr (kStage != kTileSums)
@@ -165,7 +175,7 @@ HETNET_DEVICE void read_target(const Sampler<T, kSamples, kPurpose>& sampler, co
 // The negative log-likelihood of class y, weighted by row, and with kGradient the gradients of its sum
 // in the same pass: those of a sample's utilities are w_s (p_sk - [k = y]), with w_s = p_sy over the sum
 // of all samples', which divides the sums in the end.
-template <class T, int kSamples, bool kGradient, bool kTiles>
+template <class T, int kSamples, bool kGradient, bool kTiles, bool kShares>
 __global__ void __launch_bounds__(kThreadsWithManyRegisters<T>)
     nll_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, SampleNumbers<T> given, NllTarget<T> target,
                T* __restrict__ loss, DeviceGradient<T> out) {
@@ -173,7 +183,7 @@ __global__ void __launch_bounds__(kThreadsWithManyRegisters<T>)
   Sampler<T, kSamples, kPurpose> sampler(device_head, plan, batch);
   const Head<T>& head = sampler.head;
   Team<T>& team = sampler.team;
-  GradientSums<T, kSamples, kPurpose> gradient(sampler);
+  GradientSums<T, kSamples, kPurpose, kShares> gradient(sampler);
   const Part part(sampler.groups());
   for (int64_t group = part.begin; group < part.end; ++group) {
     if constexpr (kTiles && !kGradient)

@@ -142,24 +142,29 @@ class Launcher {
     for_each_batch([&](const Batch& batch) {
       const DeviceGradient<T> none{};
       if (work_.plan.tiles == 1)
-        return start(nll_kernel<T, kSamples<T>, false, false>, batch, numbers(), target, loss, none);
+        return start(nll_kernel<T, kSamples<T>, false, false, false>, batch, numbers(), target, loss, none);
       normalize<kForward>(batch, target.classes);
-      start(nll_kernel<T, kSamples<T>, false, true>, batch, numbers(), target, loss, none);
+      start(nll_kernel<T, kSamples<T>, false, true, false>, batch, numbers(), target, loss, none);
     });
   }
 
   void nll(const NllTarget<T>& target, T* loss, const HeadGradient<T>& grad) const {
     backward(grad, [&](const Batch& batch, const DeviceGradient<T>& out) {
       if (work_.plan.tiles == 1)
-        return start(nll_kernel<T, kSamples<T>, true, false>, batch, numbers(), target, loss, out);
+        return start(
+            shares() ? nll_kernel<T, kSamples<T>, true, false, true> : nll_kernel<T, kSamples<T>, true, false, false>,
+            batch, numbers(), target, loss, out);
       normalize<kForward>(batch, target.classes);
-      start(nll_kernel<T, kSamples<T>, true, true>, batch, numbers(), target, loss, out);
+      start(shares() ? nll_kernel<T, kSamples<T>, true, true, true> : nll_kernel<T, kSamples<T>, true, true, false>,
+            batch, numbers(), target, loss, out);
     });
   }
 
   void sample_logits_backward(const T* grad_out, const HeadGradient<T>& grad) const {
     backward(grad, [&](const Batch& batch, const DeviceGradient<T>& out) {
-      start(sample_logits_backward_kernel<T, kSamples<T>>, batch, grad_out, out);
+      start(shares() ? sample_logits_backward_kernel<T, kSamples<T>, true>
+                     : sample_logits_backward_kernel<T, kSamples<T>, false>,
+            batch, grad_out, out);
     });
   }
 
@@ -167,14 +172,18 @@ class Launcher {
     backward(grad, [&](const Batch& batch, const DeviceGradient<T>& out) {
       SampleNumbers<T> given = numbers();
       if (work_.plan.tiles == 1)
-        return start(log_probs_backward_kernel<T, kSamples<T>, kWhole>, batch, given, grad_out, log_probs, probs, out);
+        return start(shares() ? log_probs_backward_kernel<T, kSamples<T>, kWhole, true>
+                              : log_probs_backward_kernel<T, kSamples<T>, kWhole, false>,
+                     batch, given, grad_out, log_probs, probs, out);
       normalize<kForward>(batch, nullptr);
       T* const sums = given.number;
       given.number = memory_ + work_.tile_numbers;
-      start(log_probs_backward_kernel<T, kSamples<T>, kTileSums>, batch, given, grad_out, log_probs, probs, out);
+      start(log_probs_backward_kernel<T, kSamples<T>, kTileSums, false>, batch, given, grad_out, log_probs, probs, out);
       sum_parts(given.number, work_.plan.tiles, batch.rows * head_.samples, sums);
       given.number = sums;
-      start(log_probs_backward_kernel<T, kSamples<T>, kTileGradients>, batch, given, grad_out, log_probs, probs, out);
+      start(shares() ? log_probs_backward_kernel<T, kSamples<T>, kTileGradients, true>
+                     : log_probs_backward_kernel<T, kSamples<T>, kTileGradients, false>,
+            batch, given, grad_out, log_probs, probs, out);
     });
   }
 
@@ -205,6 +214,8 @@ class Launcher {
            reinterpret_cast<double*>(memory_ + work_.exact_lower));
   }
 
+  bool shares() const { return work_.plan.log_sharing > 0; }
+
   SampleNumbers<T> numbers() const {
     T* const first = memory_ + work_.numbers;
     const int64_t size = work_.batch_rows * head_.samples;
@@ -215,7 +226,8 @@ class Launcher {
   void statistics(T* mean, T* variance, T* entropy) const {
     for_each_batch([&](const Batch& batch) {
       if (work_.plan.tiles == 1)
-        return start(statistics_kernel<T, kSamples<T>, kPurpose, false>, batch, numbers(), mean, variance, entropy);
+        return start(statistics_kernel<T, kSamples<T>, kPurpose, false>, batch, numbers(), mean, variance,
+                     entropy + batch.first_row);
       normalize<kPurpose>(batch, nullptr);
       T* const parts = memory_ + work_.tile_rows;
       start(statistics_kernel<T, kSamples<T>, kPurpose, true>, batch, numbers(), mean, variance, parts);

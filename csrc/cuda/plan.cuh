@@ -20,18 +20,25 @@ constexpr int kThreadsWithFewRegisters = sizeof(T) == 4 ? 512 : kMostThreads;
 template <class T>
 constexpr int kThreadsWithManyRegisters = sizeof(T) == 4 ? 384 : kMostThreads;
 
+// Shared memory of a thread, with which as many fit onto a processor as its registers allow: one of compute
+// capability 8.0 has 164 KB, and later ones no less but for those of a desktop.
+template <class T>
+constexpr int64_t kBytesPerThread = 160 * 1024 / kThreadsWithManyRegisters<T>;
+
 // A team of threads shares a sample, each with four of its classes; a thread's steps are of several
 // samples. The teams of a row share its samples, and a block has several rows where these are few.
-// All three are powers of two, and depend on neither the number of rows nor the device, so that a
-// row's result does not either.
+// All of these are powers of two, and depend on neither the number of rows nor, but where the device has too little
+// shared memory, on the device, so that a row's result does not either.
 struct Plan {
   int team, teams, rows;
-  int tiles;  // runs of a team's classes: more than one where there are more classes than its threads have
+  int log_sharing;  // 2 to this many teams of a row have one sum of the factor's gradient among them
+  int tiles;        // runs of a team's classes: more than one where there are more classes than its threads have
   int samples_per_step;
   bool factor_in_shared;  // else the factor and its gradient are kept in global memory, where they are slower
   int64_t shared_bytes;
 
   __host__ __device__ int threads() const { return team * teams * rows; }
+  __host__ __device__ int sharing() const { return 1 << log_sharing; }
   __host__ __device__ int tile_classes() const { return kClasses * team; }
   __host__ __device__ int64_t steps(int64_t samples) const {
     const int64_t per_step = int64_t{samples_per_step} * teams;
@@ -59,8 +66,10 @@ struct Layout {
   int64_t shared_size;
   // of shared memory as well, or global memory:
   int factor;        // [row][factor][class]
-  int64_t gradient;  // [row][team][factor][class], for a backward
+  int64_t gradient;  // [row][team / sharing][factor][class], for a backward
   int64_t factors_size;
+  // of shared memory again:
+  int64_t delta;  // [row][team][sample][class]: what teams with one sum tell each other
 
   __host__ __device__ Layout(const Plan& plan, int64_t factors, bool backward) {
     const int all_teams = plan.rows * plan.teams, q = plan.samples_per_step;
@@ -72,12 +81,13 @@ struct Layout {
     const int64_t eta_end = eta + round(eta_size);
     factor = 0;
     gradient = round(plan.rows * factors * plan.tile_classes());
-    factors_size = gradient + (backward ? round(all_teams * factors * plan.tile_classes()) : 0);
+    factors_size = gradient + (backward ? round((all_teams >> plan.log_sharing) * factors * plan.tile_classes()) : 0);
     if (plan.factor_in_shared) {
       factor = static_cast<int>(eta_end);
       gradient += eta_end;
     }
-    shared_size = eta_end + (plan.factor_in_shared ? factors_size : 0);
+    delta = eta_end + (plan.factor_in_shared ? factors_size : 0);
+    shared_size = delta + (plan.log_sharing > 0 ? q * kClasses * plan.threads() : 0);
   }
 
  private:
@@ -91,26 +101,35 @@ struct Layout {
 // `most_shared_bytes` is what a block may have on the device.
 template <class T>
 Plan make_plan(const Head<T>& head, int samples_per_step, bool backward, int64_t most_shared_bytes) {
-  const auto fits = [&](Plan& plan) {
-    const Layout<T> layout(plan, head.factors, backward);
-    plan.shared_bytes = layout.shared_size * static_cast<int64_t>(sizeof(T));
-    return plan.shared_bytes <= most_shared_bytes;
+  const auto within = [&](Plan& plan, int64_t bytes) {
+    plan.shared_bytes = Layout<T>(plan, head.factors, backward).shared_size * static_cast<int64_t>(sizeof(T));
+    return plan.shared_bytes <= bytes;
   };
-  Plan widest{1, 1, 1, 1, samples_per_step, true, 0};
-  const int64_t wanted_teams = (head.samples + samples_per_step - 1) / samples_per_step;
-  while (widest.tile_classes() < head.classes && widest.team < kMostThreads) widest.team *= 2;
-  while (2 * widest.teams <= wanted_teams && widest.threads() < kUsualThreads) widest.teams *= 2;
-  while (widest.threads() < kUsualThreads) widest.rows *= 2;
+  const auto fits = [&](Plan& plan) { return within(plan, most_shared_bytes); };
+  // Of a team: as many others as make a usual block, with as many sums as it can have in comfort, or fewer
+  // of either where that does not fit.
+  const auto with_team = [&](int team, bool factor_in_shared, int fewest_threads) {
+    const int64_t steps = (head.samples + samples_per_step - 1) / samples_per_step;
+    Plan plan{team, 1, 1, 0, 1, samples_per_step, factor_in_shared, 0};
+    while (2 * plan.teams <= steps && plan.threads() < kUsualThreads) plan.teams *= 2;
+    while (plan.threads() < kUsualThreads) plan.rows *= 2;
+    if (backward)
+      while (!within(plan, kBytesPerThread<T> * plan.threads()) && plan.sharing() < plan.teams) ++plan.log_sharing;
+    while (!fits(plan) && plan.threads() > fewest_threads && plan.rows * plan.teams > 1) {
+      (plan.rows > 1 ? plan.rows : plan.teams) /= 2;
+      while (plan.sharing() > plan.teams) --plan.log_sharing;
+    }
+    return plan;
+  };
 
-  Plan plan = widest;
-  while (!fits(plan) && plan.threads() > kFewestThreads)
-    (plan.rows > 1 ? plan.rows : plan.teams > 1 ? plan.teams : plan.team) /= 2;
-  if (!fits(plan)) {
-    plan = widest;
-    plan.factor_in_shared = false;
-    while (!fits(plan) && plan.threads() > kWarp)
-      (plan.rows > 1 ? plan.rows : plan.teams > 1 ? plan.teams : plan.team) /= 2;
-  }
+  int team = 1;
+  while (kClasses * team < head.classes && team <= kMostThreads) team *= 2;
+  // Tiles draw twice, so that one is best. Where there are several they are of a warp, which needs no barriers.
+  if (team > kMostThreads) team = kWarp;
+  Plan plan = with_team(team, true, kFewestThreads);
+  if (!fits(plan) && team > kWarp) plan = with_team(kWarp, true, kFewestThreads);
+  // The noise of so many factors may only fit where fewer teams have threads to spare.
+  for (; !fits(plan) && team <= kMostThreads; team *= 2) plan = with_team(team, false, kWarp);
   plan.tiles = static_cast<int>((head.classes + plan.tile_classes() - 1) / plan.tile_classes());
   return plan;
 }
