@@ -25,11 +25,12 @@ from hetnet_ext import functional
 pytestmark = pytest.mark.skipif(REFERENCE, reason="about the compiled kernels")
 
 # (rows, classes, factors, samples): one thread to several warps a sample, one and several samples and rows a
-# block, one and several tiles of classes.
+# block, teams with a sum of the factor's gradient each and with one for several, one and several tiles of classes,
+# one and several slices of samples.
 SHAPES = [
     (1, 2, 1, 1), (9, 10, 10, 4), (70, 3, 5, 2), (3, 10, 10, 70), (2, 6, 3, 300), (5, 33, 7, 40), (2, 101, 15, 9),
     (2, 140, 3, 17), (2, 1000, 15, 5), (2, 1024, 2, 5), (2, 1025, 2, 5), (2, 2100, 3, 6), (2, 90, 70, 9),
-    (3, 40, 50, 60), (2, 130, 30, 20), (1, 1100, 50, 9), (2, 7, 90, 70),
+    (3, 40, 50, 60), (2, 130, 30, 20), (1, 1100, 50, 9), (2, 7, 90, 70), (3, 140, 3, 150), (1, 1000, 2, 75),
 ]  # fmt: skip
 MOST_SHARED_BYTES = 227 * 1024  # of compute capability 9.0
 
@@ -43,7 +44,7 @@ def _usual_settings(cuda_emulator):
 
 
 def everything(head, samples, reduction="none"):
-    """All results and gradients of a head, by name."""
+    """All results, and gradients where the head has any, by name."""
     options = {"num_samples": samples, "seed": 5, "row_offset": 2**32 - 2}
     rows, classes = head["loc"].shape
     target = torch.arange(rows) * 7 % classes
@@ -52,7 +53,8 @@ def everything(head, samples, reduction="none"):
     def add(name, output, inputs):
         upstream = torch.sin(1 + torch.arange(output.numel(), dtype=torch.float64)).reshape(output.shape)
         results[name] = output.detach()
-        results.update({f"{name}: {key}": x for key, x in gradients(output, inputs, upstream).items()})
+        if output.requires_grad:
+            results.update({f"{name}: {key}": x for key, x in gradients(output, inputs, upstream).items()})
 
     add("sample_logits", functional.sample_logits(**head, **options), head)
     add("mc_log_probs", functional.mc_log_probs(**head, **options), head)
@@ -202,6 +204,19 @@ def test_masked_tiles_far_from_zero(monkeypatch):
         got, want = everything(head, 5), exact(head, 5, monkeypatch)
         for name in ("mc_log_probs", "mc_nll_loss", "factored mean", "factored variance", "factored expected_entropy"):
             torch.testing.assert_close(got[name], want[name], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.usefixtures("emulated_ops")
+def test_slices_far_from_zero(monkeypatch):
+    """Probabilities that underflow in some slices of the samples, in all of them, or in none, and masked ones."""
+    head = {name: x.detach() for name, x in random_head("per_row", 3, 140, 2).items()}
+    head["scale"] *= 40
+    head["loc"][1, :100] -= 1000
+    head["loc"][2, 7] = -math.inf
+    got, want = everything(head, 150), exact(head, 150, monkeypatch)
+    assert want["mc_log_probs"][1].min() < -800
+    for name in ("mc_log_probs", "factored mean", "factored variance", "factored expected_entropy"):
+        torch.testing.assert_close(got[name], want[name], rtol=1e-11, atol=1e-14)
 
 
 @pytest.mark.usefixtures("emulated_ops")

@@ -8,6 +8,7 @@ namespace hetnet {
 // A class whose log-probability is below this in every sample, or on average, is summed relative to
 // its own largest term, since the probabilities themselves come near underflow.
 constexpr int kSmallestLogProbability = -64;
+constexpr double kSmallestProbability = 1.6038108905486378e-28;  // its exponential
 
 // The noise is summed on its own, since the center may be much larger, and the center is kept in two
 // parts: so the only rounding in the utility's last place is that of one sum, which differs from

@@ -1,15 +1,12 @@
 // The kernels without gradients. A block takes the groups of rows `blockIdx.x`, `blockIdx.x + gridDim.x`,
 // ... of a batch, and of the classes tile `blockIdx.y`. With kTiles there are several, and what each must
-// know of the others is `given`.
+// know of the others is `given`. Results are of the slice of samples `blockIdx.z`: [slice][row of the batch][class].
 #pragma once
 
 #include "gradient.cuh"
 
 namespace hetnet {
 namespace cuda {
-
-// e^kSmallestLogProbability. Where the average is above it, what underflows is below its last place.
-constexpr double kSmallestProbability = 1.6038108905486378e-28;
 
 template <class T, int kSamples, Purpose kPurpose>
 __global__ void __launch_bounds__(kThreadsWithFewRegisters<T>)
@@ -19,7 +16,7 @@ __global__ void __launch_bounds__(kThreadsWithFewRegisters<T>)
   for (int64_t group = blockIdx.x; group < sampler.groups(); group += gridDim.x) {
     sampler.bind(group);
 #pragma unroll 1
-    for (int64_t step = 0; step < sampler.steps(); ++step) {
+    for (int64_t step = sampler.first_step(); step < sampler.end_step(); ++step) {
       Draw<T, kSamples> draw;
       sampler.draw(step, draw);
       for (int s = 0; s < kSamples; ++s)
@@ -96,7 +93,7 @@ __global__ void __launch_bounds__(kThreadsWithFewRegisters<T>)
       T sums[4] = {}, largest[4];
       fill(largest, -kInfinity<T>);
 #pragma unroll 1
-      for (int64_t step = 0; step < sampler.steps(); ++step) {
+      for (int64_t step = sampler.first_step(); step < sampler.end_step(); ++step) {
         Draw<T, kSamples> draw;
         sampler.draw(step, draw);
         const auto softmax =
@@ -118,7 +115,7 @@ __global__ void __launch_bounds__(kThreadsWithFewRegisters<T>)
             largest[j] = larger;
           }
       }
-      const T samples = static_cast<T>(head.samples);
+      const T samples = static_cast<T>(sampler.samples());
       if (relative) {
         for (int j = 0; j < kClasses; ++j) {
           const T most = max_over_teams(team, sampler.merge(), largest[j]);
@@ -137,14 +134,14 @@ __global__ void __launch_bounds__(kThreadsWithFewRegisters<T>)
     }
     for (int j = 0; j < kClasses; ++j)
       if (sampler.stores(j)) {
-        probs[sampler.at(j)] = prob[j];
-        log_probs[sampler.at(j)] = log_prob[j];
+        probs[sampler.slice_at(j)] = prob[j];
+        log_probs[sampler.slice_at(j)] = log_prob[j];
       }
   }
 }
 
-// Mean and squared distances from it of the probabilities, and of the mean entropy, in nats, the tile's
-// part: [tile][row].
+// Mean and variance of the probabilities, and of the mean entropy, in nats, the tile's part: [tile][row], or of the
+// slice of samples: [slice][row].
 template <class T, int kSamples, Purpose kPurpose, bool kTiles>
 __global__ void __launch_bounds__(kThreadsWithManyRegisters<T>)
     statistics_kernel(DeviceHead<T> device_head, Plan plan, Batch batch, SampleNumbers<T> given, T* __restrict__ mean,
@@ -152,22 +149,23 @@ __global__ void __launch_bounds__(kThreadsWithManyRegisters<T>)
   Sampler<T, kSamples, kPurpose> sampler(device_head, plan, batch);
   const Head<T>& head = sampler.head;
   Team<T>& team = sampler.team;
-  const T samples = static_cast<T>(head.samples);
+  const int64_t slice_samples = sampler.samples();
+  const T samples = static_cast<T>(slice_samples);
   for (int64_t group = blockIdx.x; group < sampler.groups(); group += gridDim.x) {
     sampler.bind(group);
     // Sums of p - shift and of its square. The shift, the mean over the first step, is near enough to the
     // mean to keep the variance from cancelling.
     const int64_t first_step = int64_t{kSamples} * plan.teams;
-    const T shift_samples = static_cast<T>(head.samples < first_step ? head.samples : first_step);
+    const T shift_samples = static_cast<T>(slice_samples < first_step ? slice_samples : first_step);
     T shift[4], sums[4] = {}, squares[4] = {};
     T entropy_sum = T(0);
 #pragma unroll 1
-    for (int64_t step = 0; step < sampler.steps(); ++step) {
+    for (int64_t step = sampler.first_step(); step < sampler.end_step(); ++step) {
       Draw<T, kSamples> draw;
       sampler.draw(step, draw);
       const auto softmax =
           Softmax<T, kSamples>::template of<kTiles>(draw, head.samples, team, given, sampler.sample_at(draw.sample));
-      if (HETNET_RARE(step == 0))
+      if (HETNET_RARE(step == sampler.first_step()))
         for (int j = 0; j < kClasses; ++j) {
           T sum = T(0);
           for (int s = 0; s < kSamples; ++s) sum += softmax.probability(s, j);
@@ -194,14 +192,15 @@ __global__ void __launch_bounds__(kThreadsWithManyRegisters<T>)
     T sum_of_entropy[1] = {entropy_sum};
     team.reduce(sum_of_entropy, Sum<T>());
     const T total = sum_over_teams(team, sampler.merge(), sum_of_entropy[0]);
-    if (sampler.live() && team.team == 0 && team.lane == 0) entropy[sampler.tile_at()] = total / samples;
+    if (sampler.live() && team.team == 0 && team.lane == 0)
+      entropy[kTiles ? sampler.tile_at() : sampler.slice_at()] = total / samples;
     for (int j = 0; j < kClasses; ++j) {
       const T sum = sum_over_teams(team, sampler.merge(), sums[j]);
       const T square = sum_over_teams(team, sampler.merge(), squares[j]);
       if (!sampler.stores(j)) continue;
       const T distance = sum / samples, rest = lane<T>::fmadd(-sum, distance, square);
-      mean[sampler.at(j)] = shift[j] + distance;
-      variance[sampler.at(j)] = rest < T(0) ? T(0) : rest / samples;
+      mean[sampler.slice_at(j)] = shift[j] + distance;
+      variance[sampler.slice_at(j)] = rest < T(0) ? T(0) : rest / samples;
     }
   }
 }

@@ -11,21 +11,20 @@ namespace cuda {
 #if defined(__CUDACC__)
 
 template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), int64_t blocks, int tiles, int threads, int64_t shared_bytes,
-            cudaStream_t stream, const Arguments&... arguments) {
+void launch(void (*kernel)(Parameters...), dim3 blocks, int threads, int64_t shared_bytes, cudaStream_t stream,
+            const Arguments&... arguments) {
   if (shared_bytes > 48 * 1024)  // more than that must be asked for
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes));
-  kernel<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(tiles)), threads,
-           static_cast<std::size_t>(shared_bytes), stream>>>(static_cast<Parameters>(arguments)...);
+  kernel<<<blocks, threads, static_cast<std::size_t>(shared_bytes), stream>>>(static_cast<Parameters>(arguments)...);
 }
 
 #else
 
 template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), int64_t blocks, int tiles, int threads, int64_t shared_bytes, cudaStream_t,
+void launch(void (*kernel)(Parameters...), dim3 blocks, int threads, int64_t shared_bytes, cudaStream_t,
             const Arguments&... arguments) {
-  cuemu::launch(kernel, dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(tiles)),
-                dim3(static_cast<unsigned>(threads)), static_cast<std::size_t>(shared_bytes), arguments...);
+  cuemu::launch(kernel, blocks, dim3(static_cast<unsigned>(threads)), static_cast<std::size_t>(shared_bytes),
+                arguments...);
 }
 
 #endif
@@ -43,20 +42,24 @@ struct Workspace {
   int64_t batch_rows;  // rows of a launch
   int64_t parts;       // most blocks of a launch, for each tile
   // Where each begins. Numbers of tiles are not needed where there is one.
-  int64_t numbers, tile_numbers, tile_rows, tile_scales, temperature, factor_parts, factors, lower, exact_lower, size;
+  int64_t numbers, slices, tile_numbers, tile_rows, tile_scales, temperature, factor_parts, factors, lower, exact_lower,
+      size;
 
   Workspace(const Head<T>& head, bool backward, const Limits& limits, int64_t most_shared_bytes)
       : plan(make_plan(head, kSamples<T>, backward, most_shared_bytes)), batch_rows(head.rows) {
     const int64_t tiles = plan.tiles;
     const int64_t row_size = head.samples * (3 + 2 * tiles) + tiles * (1 + head.factors);
     if (tiles > 1) limit(batch_rows, limits.tile_bytes / (row_size * static_cast<int64_t>(sizeof(T))));
+    const int64_t slice_size = plan.slices > 1 ? plan.slices * (2 * head.classes + 1) : 0;
+    if (plan.slices > 1) limit(batch_rows, limits.tile_bytes / (slice_size * static_cast<int64_t>(sizeof(T))));
     const int64_t lower_size = head.cholesky ? head.classes * head.classes : 0;
     constexpr int64_t kExact = sizeof(double) / sizeof(T);
     if (head.cholesky)
       limit(batch_rows, limits.factor_bytes / (lower_size * (1 + kExact) * static_cast<int64_t>(sizeof(T))));
     const int64_t in_tiles = tiles > 1 ? batch_rows : 0;
     numbers = 0;
-    tile_numbers = numbers + 3 * in_tiles * head.samples;
+    slices = numbers + 3 * in_tiles * head.samples;
+    tile_numbers = slices + batch_rows * slice_size;
     tile_rows = tile_numbers + 2 * in_tiles * tiles * head.samples;
     tile_scales = tile_rows + in_tiles * tiles;
     temperature = tile_scales + in_tiles * tiles * head.factors;
@@ -106,17 +109,28 @@ class Launcher {
 
   void sample_logits(T* out) const {
     for_each_batch([&](const Batch& batch) {
-      if (head_.cholesky) return start(sample_logits_kernel<T, kSamples<T>, kCholesky>, batch, out);
-      start(sample_logits_kernel<T, kSamples<T>, kForward>, batch, out);
+      start_slices(work_.plan.slices,
+                   head_.cholesky ? sample_logits_kernel<T, kSamples<T>, kCholesky>
+                                  : sample_logits_kernel<T, kSamples<T>, kForward>,
+                   batch, out);
     });
   }
 
   void log_probs(T* log_probs, T* probs) const {
+    const Plan& plan = work_.plan;
     for_each_batch([&](const Batch& batch) {
-      if (work_.plan.tiles == 1)
-        return start(log_probs_kernel<T, kSamples<T>, false>, batch, numbers(), log_probs, probs);
-      normalize<kForward>(batch, nullptr);
-      start(log_probs_kernel<T, kSamples<T>, true>, batch, numbers(), log_probs, probs);
+      const int64_t count = batch.rows * head_.classes, first = batch.first_row * head_.classes;
+      T* const log_p = plan.slices > 1 ? memory_ + work_.slices : log_probs + first;
+      T* const p = plan.slices > 1 ? log_p + plan.slices * count : probs + first;
+      if (plan.tiles > 1) {
+        normalize<kForward>(batch, nullptr);
+        start(log_probs_kernel<T, kSamples<T>, true>, batch, numbers(), log_p, p);
+      } else {
+        start_slices(plan.slices, log_probs_kernel<T, kSamples<T>, false>, batch, numbers(), log_p, p);
+      }
+      if (plan.slices > 1)
+        launch(combine_log_probs_kernel<T>, blocks(count), kMostThreads, 0, stream_, plan, head_.samples, count, log_p,
+               p, log_probs + first, probs + first);
     });
   }
 
@@ -129,13 +143,13 @@ class Launcher {
 
   // `row_class` and `row_weight` have room for each row. Returns what the loss is of.
   NllTarget<T> row_weights(const LossArguments<T>& arguments, int64_t* row_class, T* row_weight) const {
-    launch(row_weights_kernel<T>, 1, 1, kMostThreads, 0, stream_, arguments, head_.rows, head_.classes, row_class,
+    launch(row_weights_kernel<T>, 1, kMostThreads, 0, stream_, arguments, head_.rows, head_.classes, row_class,
            row_weight);
     return {row_class, row_weight};
   }
 
   void sum_loss(const T* row_loss, const T* row_weight, bool mean, T* loss) const {
-    launch(sum_loss_kernel<T>, 1, 1, kMostThreads, 0, stream_, row_loss, row_weight, head_.rows, mean, loss);
+    launch(sum_loss_kernel<T>, 1, kMostThreads, 0, stream_, row_loss, row_weight, head_.rows, mean, loss);
   }
 
   void nll(const NllTarget<T>& target, T* loss) const {
@@ -202,15 +216,20 @@ class Launcher {
   // Starts a kernel on the tiles of a batch.
   template <class Kernel, class... Arguments>
   void start(Kernel kernel, const Batch& batch, const Arguments&... arguments) const {
-    const int64_t groups = work_.plan.groups(batch.rows);
-    launch(kernel, groups < work_.parts ? groups : work_.parts, work_.plan.tiles, work_.plan.threads(),
-           work_.plan.shared_bytes, stream_, device_head_, work_.plan, batch, arguments...);
+    start_slices(1, kernel, batch, arguments...);
+  }
+  template <class Kernel, class... Arguments>
+  void start_slices(int slices, Kernel kernel, const Batch& batch, const Arguments&... arguments) const {
+    const int64_t groups = work_.plan.groups(batch.rows), blocks = groups < work_.parts ? groups : work_.parts;
+    launch(kernel,
+           dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(work_.plan.tiles), static_cast<unsigned>(slices)),
+           work_.plan.threads(), work_.plan.shared_bytes, stream_, device_head_, work_.plan, batch, arguments...);
   }
 
   void factorize(const Batch& batch) const {
     int threads = kWarp;
     while (threads < head_.classes && threads < kMostThreads) threads *= 2;
-    launch(cholesky_kernel<T>, batch.rows, 1, threads, 0, stream_, given_, batch,
+    launch(cholesky_kernel<T>, static_cast<unsigned>(batch.rows), threads, 0, stream_, given_, batch,
            reinterpret_cast<double*>(memory_ + work_.exact_lower));
   }
 
@@ -225,13 +244,23 @@ class Launcher {
   template <Purpose kPurpose>
   void statistics(T* mean, T* variance, T* entropy) const {
     for_each_batch([&](const Batch& batch) {
-      if (work_.plan.tiles == 1)
-        return start(statistics_kernel<T, kSamples<T>, kPurpose, false>, batch, numbers(), mean, variance,
-                     entropy + batch.first_row);
-      normalize<kPurpose>(batch, nullptr);
-      T* const parts = memory_ + work_.tile_rows;
-      start(statistics_kernel<T, kSamples<T>, kPurpose, true>, batch, numbers(), mean, variance, parts);
-      sum_parts(parts, work_.plan.tiles, batch.rows, entropy + batch.first_row);
+      const int64_t count = batch.rows * head_.classes, first = batch.first_row * head_.classes;
+      const Plan& plan = work_.plan;
+      if (plan.tiles > 1) {
+        normalize<kPurpose>(batch, nullptr);
+        T* const parts = memory_ + work_.tile_rows;
+        start(statistics_kernel<T, kSamples<T>, kPurpose, true>, batch, numbers(), mean + first, variance + first,
+              parts);
+        return sum_parts(parts, plan.tiles, batch.rows, entropy + batch.first_row);
+      }
+      const bool combines = plan.slices > 1;
+      T* const m = combines ? memory_ + work_.slices : mean + first;
+      T* const v = combines ? m + plan.slices * count : variance + first;
+      T* const e = combines ? v + plan.slices * count : entropy + batch.first_row;
+      start_slices(plan.slices, statistics_kernel<T, kSamples<T>, kPurpose, false>, batch, numbers(), m, v, e);
+      if (combines)
+        launch(combine_statistics_kernel<T>, blocks(count), kMostThreads, 0, stream_, plan, head_.samples, batch.rows,
+               head_.classes, m, v, e, mean + first, variance + first, entropy + batch.first_row);
     });
   }
 
@@ -241,18 +270,17 @@ class Launcher {
     T* const first = memory_ + work_.tile_numbers;
     const SampleNumbers<T> parts{first, first + count * work_.plan.tiles, numbers().number};
     start(normalize_kernel<T, kSamples<T>, kPurpose>, batch, parts, target);
-    launch(combine_tiles_kernel<T>, blocks(count), 1, kMostThreads, 0, stream_, parts, int64_t{work_.plan.tiles}, count,
+    launch(combine_tiles_kernel<T>, blocks(count), kMostThreads, 0, stream_, parts, int64_t{work_.plan.tiles}, count,
            numbers());
   }
 
   void sum_parts(const T* parts, int64_t part_count, int64_t count, T* out) const {
-    if (count > 0)
-      launch(sum_parts_kernel<T>, blocks(count), 1, kMostThreads, 0, stream_, parts, part_count, count, out);
+    if (count > 0) launch(sum_parts_kernel<T>, blocks(count), kMostThreads, 0, stream_, parts, part_count, count, out);
   }
 
-  static int64_t blocks(int64_t threads) {
+  static unsigned blocks(int64_t threads) {
     const int64_t needed = (threads + kMostThreads - 1) / kMostThreads;
-    return needed < kMostBlocks ? needed : kMostBlocks;
+    return static_cast<unsigned>(needed < kMostBlocks ? needed : kMostBlocks);
   }
 
   template <class Body>
@@ -271,7 +299,7 @@ class Launcher {
       sum_parts(out.temperature_parts, work_.plan.tiles, batch.rows, temperature + batch.first_row);
       sum_parts(out.scale_parts, work_.plan.tiles, scales, scale);
     });
-    launch(sum_kernel<T>, 1, 1, kMostThreads, 0, stream_, temperature, head_.rows, grad.temperature);
+    launch(sum_kernel<T>, 1, kMostThreads, 0, stream_, temperature, head_.rows, grad.temperature);
     if (head_.shared_factor)
       sum_parts(out.factor_parts, head_.rows == 0 ? 0 : work_.parts, head_.classes * head_.factors, grad.factor);
   }

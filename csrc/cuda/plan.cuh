@@ -11,7 +11,9 @@ constexpr int kWarp = 32;
 constexpr int kClasses = 4;        // of a thread
 constexpr int kMostThreads = 256;  // of a block
 constexpr int kUsualThreads = 128;
-constexpr int kFewestThreads = 64;  // with fewer a block does not keep its share of a processor busy
+constexpr int kMostSlices = 16;
+constexpr int kFewestSliceSteps = 8;  // with fewer a row's parameters are read too often
+constexpr int kFewestThreads = 64;    // with fewer a block does not keep its share of a processor busy
 
 // Threads for which a processor has registers: 128 for each of 512, 168 for each of 384. That of a kernel is
 // its budget of registers, which are 255 in double precision.
@@ -34,15 +36,23 @@ struct Plan {
   int log_sharing;  // 2 to this many teams of a row have one sum of the factor's gradient among them
   int tiles;        // runs of a team's classes: more than one where there are more classes than its threads have
   int samples_per_step;
+  // Runs of samples, for blocks of their own: more than one where these are many, so that few rows keep a GPU busy too.
+  int slices;
+  int64_t slice_steps;
   bool factor_in_shared;  // else the factor and its gradient are kept in global memory, where they are slower
   int64_t shared_bytes;
 
   __host__ __device__ int threads() const { return team * teams * rows; }
   __host__ __device__ int sharing() const { return 1 << log_sharing; }
   __host__ __device__ int tile_classes() const { return kClasses * team; }
+  __host__ __device__ int64_t row_samples_per_step() const { return int64_t{samples_per_step} * teams; }
   __host__ __device__ int64_t steps(int64_t samples) const {
-    const int64_t per_step = int64_t{samples_per_step} * teams;
-    return (samples + per_step - 1) / per_step;
+    return (samples + row_samples_per_step() - 1) / row_samples_per_step();
+  }
+  // Of a slice.
+  __host__ __device__ int64_t samples_in(int slice, int64_t samples) const {
+    const int64_t whole = slice_steps * row_samples_per_step(), left = samples - slice * whole;
+    return left < whole ? left : whole;
   }
   __host__ __device__ int64_t groups(int64_t row_count) const { return (row_count + rows - 1) / rows; }
 };
@@ -110,7 +120,7 @@ Plan make_plan(const Head<T>& head, int samples_per_step, bool backward, int64_t
   // of either where that does not fit.
   const auto with_team = [&](int team, bool factor_in_shared, int fewest_threads) {
     const int64_t steps = (head.samples + samples_per_step - 1) / samples_per_step;
-    Plan plan{team, 1, 1, 0, 1, samples_per_step, factor_in_shared, 0};
+    Plan plan{team, 1, 1, 0, 1, samples_per_step, 1, 0, factor_in_shared, 0};
     while (2 * plan.teams <= steps && plan.threads() < kUsualThreads) plan.teams *= 2;
     while (plan.threads() < kUsualThreads) plan.rows *= 2;
     if (backward)
@@ -131,6 +141,11 @@ Plan make_plan(const Head<T>& head, int samples_per_step, bool backward, int64_t
   // The noise of so many factors may only fit where fewer teams have threads to spare.
   for (; !fits(plan) && team <= kMostThreads; team *= 2) plan = with_team(team, false, kWarp);
   plan.tiles = static_cast<int>((head.classes + plan.tile_classes() - 1) / plan.tile_classes());
+
+  const int64_t steps = plan.steps(head.samples), fit = backward || plan.tiles > 1 ? 1 : steps / kFewestSliceSteps;
+  const int64_t slices = fit < 1 ? 1 : fit < kMostSlices ? fit : kMostSlices;
+  plan.slice_steps = (steps + slices - 1) / slices;
+  plan.slices = static_cast<int>((steps + plan.slice_steps - 1) / plan.slice_steps);
   return plan;
 }
 

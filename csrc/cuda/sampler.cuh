@@ -105,14 +105,24 @@ class Sampler {
 
   HETNET_DEVICE int64_t groups() const { return team.plan.groups(batch.rows); }
   HETNET_DEVICE int64_t steps() const { return team.plan.steps(head.samples); }
+  // The block's slice of samples, its steps and number of samples.
+  HETNET_DEVICE static int slice() { return static_cast<int>(blockIdx.z); }
+  HETNET_DEVICE int64_t first_step() const { return slice() * team.plan.slice_steps; }
+  HETNET_DEVICE int64_t end_step() const {
+    const int64_t end = first_step() + team.plan.slice_steps;
+    return end < steps() ? end : steps();
+  }
+  HETNET_DEVICE int64_t samples() const { return team.plan.samples_in(slice(), head.samples); }
   HETNET_DEVICE int64_t first_row() const { return first_row_; }  // of the block's
   HETNET_DEVICE int64_t row() const { return row_; }
   HETNET_DEVICE bool live() const { return live_; }  // the row is one of the head's
   HETNET_DEVICE static int tile() { return static_cast<int>(blockIdx.y); }
   HETNET_DEVICE T scale(int j) const { return scale_[j]; }
   HETNET_DEVICE T center(int j) const { return center_[j].high; }
-  // Where numbers of each sample, and of each tile, are kept for the batch: [row][sample], [tile][row].
+  // Where numbers of each sample, each slice and each tile are kept for the batch: [row][sample], [slice][row] and
+  // [tile][row].
   HETNET_DEVICE int64_t sample_at(int64_t sample) const { return (row_ - batch.first_row) * head.samples + sample; }
+  HETNET_DEVICE int64_t slice_at() const { return int64_t{slice()} * batch.rows + row_ - batch.first_row; }
   HETNET_DEVICE int64_t tile_at() const { return int64_t{tile()} * batch.rows + row_ - batch.first_row; }
 
   HETNET_DEVICE Layout<T> layout() const { return Layout<T>(team.plan, head.factors, kPurpose == kBackward); }
@@ -132,6 +142,7 @@ class Sampler {
   // Whether the thread stores results of its class j, and where.
   HETNET_DEVICE bool stores(int j) const { return live_ && team.team == 0 && has(j); }
   HETNET_DEVICE int64_t at(int j) const { return row_ * head.classes + first_class_ + j; }
+  HETNET_DEVICE int64_t slice_at(int j) const { return slice_at() * head.classes + first_class_ + j; }
   HETNET_DEVICE int first_class() const { return first_class_; }
   HETNET_DEVICE bool has(int j) const { return first_class_ + j < head.classes; }
   HETNET_DEVICE bool masked(int j) const { return center_[j].high == -kInfinity<T>; }

@@ -1,6 +1,8 @@
-// Sums over parts and rows, in a fixed order, and the weights of a loss's rows.
+// Sums over parts, slices and rows, in a fixed order, and the weights of a loss's rows.
 #pragma once
 
+#include "../core/center.h"
+#include "../core/elementary.h"
 #include "kernels.h"
 #include "plan.cuh"
 
@@ -42,6 +44,57 @@ __global__ void __launch_bounds__(kMostThreads)
     sum_kernel(const T* __restrict__ numbers, int64_t count, T* __restrict__ out) {
   const double sum = block_sum(count, [&](int64_t i) { return static_cast<double>(numbers[i]); });
   if (threadIdx.x == 0) *out = static_cast<T>(sum);
+}
+
+// Of `count` class probabilities, a mean over each slice of the samples and its logarithm, [slice][class of a row],
+// those over all samples.
+template <class T>
+__global__ void __launch_bounds__(kMostThreads)
+    combine_log_probs_kernel(Plan plan, int64_t samples, int64_t count, const T* __restrict__ slice_log_probs,
+                             const T* __restrict__ slice_probs, T* __restrict__ log_probs, T* __restrict__ probs) {
+  const int64_t stride = int64_t{blockDim.x} * gridDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride) {
+    // each weighed with its samples
+    T sum = T(0), largest = -kInfinity<T>;
+    for (int s = 0; s < plan.slices; ++s) {
+      sum += static_cast<T>(plan.samples_in(s, samples)) * slice_probs[s * count + i];
+      largest = fmax(largest, slice_log_probs[s * count + i]);
+    }
+    const T prob = sum / static_cast<T>(samples);
+    probs[i] = prob;
+    log_probs[i] = log_or_limit(prob);
+    if (!(prob < T(kSmallestProbability)) || largest == -kInfinity<T>) continue;
+    sum = T(0);
+    for (int s = 0; s < plan.slices; ++s)
+      sum += static_cast<T>(plan.samples_in(s, samples)) * hetnet::exp(slice_log_probs[s * count + i] - largest);
+    log_probs[i] = largest + hetnet::log(sum / static_cast<T>(samples));
+  }
+}
+
+// The same of mean, variance, [slice][row][class], and mean entropy, [slice][row]. Chan, Golub and LeVeque, "Updating
+// formulae and a pairwise algorithm for computing sample variances" (1979).
+template <class T>
+__global__ void __launch_bounds__(kMostThreads)
+    combine_statistics_kernel(Plan plan, int64_t samples, int64_t rows, int64_t classes,
+                              const T* __restrict__ slice_mean, const T* __restrict__ slice_variance,
+                              const T* __restrict__ slice_entropy, T* __restrict__ mean, T* __restrict__ variance,
+                              T* __restrict__ entropy) {
+  const int64_t stride = int64_t{blockDim.x} * gridDim.x, count = rows * classes;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += stride) {
+    double total = 0, center = 0, squares = 0, entropy_sum = 0;
+    for (int s = 0; s < plan.slices; ++s) {
+      const double more = static_cast<double>(plan.samples_in(s, samples)), both = total + more;
+      const double distance = static_cast<double>(slice_mean[s * count + i]) - center;
+      center += distance * (more / both);
+      squares +=
+          more * static_cast<double>(slice_variance[s * count + i]) + distance * distance * (total * more / both);
+      if (i < rows) entropy_sum += more * static_cast<double>(slice_entropy[s * rows + i]);
+      total = both;
+    }
+    mean[i] = static_cast<T>(center);
+    variance[i] = static_cast<T>(squares / total);
+    if (i < rows) entropy[i] = static_cast<T>(entropy_sum / total);
+  }
 }
 
 // The class of each row and how much its loss counts: the weight of the class, over their sum for the mean.
