@@ -33,13 +33,14 @@ JOBS = [
     Job("loss", "PE", 32, 21_843, 50, 1000),
     Job("loss", "diagonal", 64, 32_128, 0, 1000),
     Job("statistics", "FA", 10_000, 10, 10, 800),
+    Job("statistics", "FA", 1, 1000, 15, 1000),
     Job("loss", "FA", 256, 10, 10, 4),
 ]
 # Instructions of a sample of a class, as cuda_bound.py counts them for a diagonal head; each factor adds its
 # multiply-adds: one for the utility, one for the gradient. Tiles of classes draw twice.
 INSTRUCTIONS = {"loss": 75, "statistics": 72}
 TILE_INSTRUCTIONS = 74 + 65
-SIZES = [(40, 10, 10, 4), (9, 10, 10, 300), (5, 101, 15, 100), (3, 1000, 15, 40), (2, 3000, 50, 20)]
+SIZES = [(40, 10, 10, 4), (9, 10, 10, 300), (5, 101, 15, 500), (5, 100, 50, 100), (3, 1000, 15, 40), (2, 3000, 50, 20)]
 CHECKED = [
     Job("loss", form, rows, classes, 0 if form == "diagonal" else factors, samples)
     for form in ("FA", "PE", "diagonal")
@@ -72,8 +73,10 @@ def everything(job: Job, device: str, dtype: torch.dtype) -> dict[str, Tensor]:
     add("sample_logits", functional.sample_logits(*parameters, **options))
     add("mc_log_probs", functional.mc_log_probs(*parameters, **options))
     add("mc_nll_loss", functional.mc_nll_loss(loc, scale, target_of(job, device), factor, factor_scale, **options))
-    statistics = functional.mc_statistics(*parameters, **options)
-    results.update({name: getattr(statistics, name) for name in ("mean", "variance", "expected_entropy")})
+    for sampling in ("factored", "cholesky") if job.classes <= 101 else ("factored",):
+        statistics = functional.mc_statistics(*parameters, **options, sampling=sampling)
+        fields = ("mean", "variance", "expected_entropy")
+        results.update({f"{sampling} {name}": getattr(statistics, name) for name in fields})
     return {name: x.detach().cpu() for name, x in results.items()}
 
 
@@ -145,6 +148,10 @@ def calls(job: Job, with_compiled: bool) -> dict[str, Callable[[], object]]:
             jobs.STATISTICS: lambda: functional.mc_statistics(*parameters, num_samples=job.samples),
             jobs.EAGER: torch.no_grad()(lambda: peers.statistics(*parameters, job.samples)),
         }
+        if job.factors >= job.classes:
+            with_mean[jobs.CHOLESKY] = lambda: functional.mc_statistics(
+                *parameters, num_samples=job.samples, sampling="cholesky"
+            )
         if with_compiled:
             compiled = torch.compile(peers.statistics, dynamic=False)
             with_mean[jobs.COMPILED] = torch.no_grad()(lambda: compiled(*parameters, job.samples))
