@@ -13,6 +13,7 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -414,13 +415,34 @@ inline Engine engine;
 
 CUEMU_UNSEEN inline void Engine::run_thread() { engine.run_current_thread(); }
 
+// Runs a kernel on every thread of a grid.
+template <class... Parameters, class... Arguments>
+void run(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
+         const Arguments&... arguments) {
+  const auto call = [&] { kernel(static_cast<Parameters>(arguments)...); };
+  const auto body = [](const void* kernel_call) { (*static_cast<decltype(call)*>(kernel_call))(); };
+  engine.run(grid, block, shared_bytes, body, &call);
+}
+
+// What a test may want in the place of kernels: false for one that is to run itself.
+using Replacement = bool (*)(const void* kernel, dim3 grid, dim3 block, std::size_t shared_bytes, void** parameters);
+inline Replacement replacement = nullptr;
+
 // Runs kernel<<<grid, block, shared_bytes>>>(arguments...) to its end.
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
             const Arguments&... arguments) {
-  const auto call = [&] { kernel(static_cast<Parameters>(arguments)...); };
-  const auto body = [](const void* kernel_call) { (*static_cast<decltype(call)*>(kernel_call))(); };
-  engine.run(grid, block, shared_bytes, body, &call);
+  if (replacement != nullptr) {
+    std::tuple<Parameters...> values(static_cast<Parameters>(arguments)...);
+    const bool replaced = std::apply(
+        [&](Parameters&... value) {
+          void* parameters[] = {&value...};
+          return replacement(reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, parameters);
+        },
+        values);
+    if (replaced) return;
+  }
+  run(kernel, grid, block, shared_bytes, arguments...);
 }
 
 }  // namespace cuemu
