@@ -205,7 +205,7 @@ def test_plans(cuda_emulator, emulated_ops, monkeypatch, covariance, limits, sha
     """The same results on any GPU, and however little memory there is to work in."""
     cuda_emulator.set_shared_bytes(shared_kilobytes * 1024)
     emulated_ops.limits = limits
-    for rows, classes, factors, samples in [(17, 10, 10, 20), (7, 300, 40, 9), (6, 1100, 3, 11)]:
+    for rows, classes, factors, samples in [(17, 10, 10, 20), (3, 10, 30, 600), (7, 300, 40, 9), (6, 1100, 3, 11)]:
         head = random_head(covariance, rows, classes, factors)
         assert_exact(everything(head, samples), exact(head, samples, monkeypatch), rows * samples)
 
@@ -270,6 +270,7 @@ def test_sanitizers(tmp_path, compiler, sanitizers):
         ],
         check=True,
     )  # fmt: skip
-    result = subprocess.run([str(program)], capture_output=True, text=True)
+    slow = sanitizers == "thread"
+    result = subprocess.run([str(program), *(["float32 only"] if slow else [])], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-3000:]
     assert result.stdout.endswith("all kernels ran\n")

@@ -40,10 +40,10 @@ template <class T>
 struct Workspace {
   Plan plan;
   int64_t batch_rows;  // rows of a launch
-  int64_t parts;       // most blocks of a launch, for each tile
+  int64_t parts;       // most blocks of a launch, for each tile and slice
   // Where each begins. Numbers of tiles are not needed where there is one.
-  int64_t numbers, slices, tile_numbers, tile_rows, tile_scales, temperature, factor_parts, factors, lower, exact_lower,
-      size;
+  int64_t numbers, slice_results, tile_numbers, tile_rows, tile_scales, temperature, factor_parts, factors, lower,
+      exact_lower, size;
 
   Workspace(const Head<T>& head, bool backward, const Limits& limits, int64_t most_shared_bytes)
       : plan(make_plan(head, kSamples<T>, backward, most_shared_bytes)), batch_rows(head.rows) {
@@ -58,8 +58,8 @@ struct Workspace {
       limit(batch_rows, limits.factor_bytes / (lower_size * (1 + kExact) * static_cast<int64_t>(sizeof(T))));
     const int64_t in_tiles = tiles > 1 ? batch_rows : 0;
     numbers = 0;
-    slices = numbers + 3 * in_tiles * head.samples;
-    tile_numbers = slices + batch_rows * slice_size;
+    slice_results = numbers + 3 * in_tiles * head.samples;
+    tile_numbers = slice_results + batch_rows * slice_size;
     tile_rows = tile_numbers + 2 * in_tiles * tiles * head.samples;
     tile_scales = tile_rows + in_tiles * tiles;
     temperature = tile_scales + in_tiles * tiles * head.factors;
@@ -74,7 +74,7 @@ struct Workspace {
       limit(parts, limits.part_bytes / (part_size * static_cast<int64_t>(sizeof(T))));
     }
     if (!plan.factor_in_shared) {
-      block_size = tiles * Layout<T>(plan, head.factors, backward).factors_size;
+      block_size = tiles * plan.slices * Layout<T>(plan, head.factors, backward).factors_size;
       limit(parts, limits.factor_bytes / (block_size * static_cast<int64_t>(sizeof(T))));
     }
     factors = (factor_parts + parts * part_size + 3) / 4 * 4;  // read four at a time
@@ -120,7 +120,7 @@ class Launcher {
     const Plan& plan = work_.plan;
     for_each_batch([&](const Batch& batch) {
       const int64_t count = batch.rows * head_.classes, first = batch.first_row * head_.classes;
-      T* const log_p = plan.slices > 1 ? memory_ + work_.slices : log_probs + first;
+      T* const log_p = plan.slices > 1 ? memory_ + work_.slice_results : log_probs + first;
       T* const p = plan.slices > 1 ? log_p + plan.slices * count : probs + first;
       if (plan.tiles > 1) {
         normalize<kForward>(batch, nullptr);
@@ -254,7 +254,7 @@ class Launcher {
         return sum_parts(parts, plan.tiles, batch.rows, entropy + batch.first_row);
       }
       const bool combines = plan.slices > 1;
-      T* const m = combines ? memory_ + work_.slices : mean + first;
+      T* const m = combines ? memory_ + work_.slice_results : mean + first;
       T* const v = combines ? m + plan.slices * count : variance + first;
       T* const e = combines ? v + plan.slices * count : entropy + batch.first_row;
       start_slices(plan.slices, statistics_kernel<T, kSamples<T>, kPurpose, false>, batch, numbers(), m, v, e);

@@ -29,7 +29,7 @@ constexpr int64_t kBytesPerThread = 160 * 1024 / kThreadsWithManyRegisters<T>;
 
 // A team of threads shares a sample, each with four of its classes; a thread's steps are of several
 // samples. The teams of a row share its samples, and a block has several rows where these are few.
-// All of these are powers of two, and depend on neither the number of rows nor, but where the device has too little
+// These three are powers of two. A plan depends on neither the number of rows nor, but where the device has too little
 // shared memory, on the device, so that a row's result does not either.
 struct Plan {
   int team, teams, rows;

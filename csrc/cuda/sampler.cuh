@@ -131,7 +131,8 @@ class Sampler {
   // The block's factors and their gradients.
   HETNET_DEVICE T* factors() const {
     if (team.plan.factor_in_shared) return shared();
-    return static_cast<T*>(batch.factors) + (int64_t{tile()} * gridDim.x + blockIdx.x) * layout().factors_size;
+    const int64_t block = (int64_t{blockIdx.z} * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+    return static_cast<T*>(batch.factors) + block * layout().factors_size;
   }
   // The row's factor, of the tile's classes, scaled.
   HETNET_DEVICE T* row_factor() const {

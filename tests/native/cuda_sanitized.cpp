@@ -80,6 +80,7 @@ void run_all() {
     const Covariance covariance = static_cast<Covariance>(c);
     run<T>(covariance, 35, 3, 2, 2);
     run<T>(covariance, 2, 10, 5, 35);
+    run<T>(covariance, 1, 10, 20, 520);  // slices and, on the small device, factors in global memory
     run<T>(covariance, 2, 70, 3, 9);
     run<T>(covariance, 1, 30, 30, 9);  // teams share sums of the factor's gradient
     run<T>(covariance, 1, 600, 2, 5);
@@ -89,11 +90,12 @@ void run_all() {
 
 }  // namespace
 
-int main() {
+// An argument leaves double precision out.
+int main(int argc, char**) {
   for (const int kilobytes : {8, 227}) {
     cuemu::most_shared_bytes = kilobytes * 1024;
     run_all<float>();
-    run_all<double>();
+    if (argc == 1) run_all<double>();
   }
   std::puts("all kernels ran");
 }
