@@ -38,6 +38,7 @@ PIPES = {
     "memory": {"LDS", "STS", "LDG", "STG", "LDL", "STL", "LD", "ST", "SHFL", "LDC"},
     "control": {"BRA", "BAR", "EXIT", "BSSY", "BSYNC", "WARPSYNC", "CALL", "RET", "NOP"},
 }
+COUNTED = ("FMA", "integer multiply", "ALU", "special function", "memory", "control", "uniform")
 
 
 class Resources(NamedTuple):
@@ -167,18 +168,30 @@ def main() -> None:
                 compile_kernels(nvcc, arch, cubin, "-DHETNET_USUAL_PATH_ONLY")
                 code = disassemble(nvdisasm, cubin)
         print(f"\nsm_{arch}, bounds at {arguments.processors} processors and {arguments.gigahertz} GHz\n")
-        print("| kernel | registers | warps a processor | instructions an item | G items/s | bound by |")
-        print("|---|---:|---:|---:|---:|---|")
+        columns = [
+            "kernel",
+            "registers",
+            "warps a processor",
+            "instructions an item",
+            *COUNTED,
+            "G items/s",
+            "bound by",
+        ]
+        print(f"| {' | '.join(columns)} |\n|---|{'---:|' * (len(columns) - 2)}---|")
         names = readable(list(found))
         for kernel, of_kernel in sorted(found.items(), key=lambda item: names[item[0]]):
             if of_kernel.stack or of_kernel.spills:
                 wrong.append(f"sm_{arch} {names[kernel]}: {of_kernel.stack} bytes of stack, {of_kernel.spills} spilled")
             draws = ", " in names[kernel]  # as many samples a step as its second parameter says
             instructions = step_instructions(code.get(kernel, [])) if draws else None
-            row = [names[kernel], of_kernel.registers, warps(of_kernel.registers), "", "", ""]
+            row = [names[kernel], of_kernel.registers, warps(of_kernel.registers), *[""] * (len(columns) - 3)]
             if instructions:
                 items, limit = bound(instructions, arguments.processors, arguments.gigahertz)
-                row[3:] = f"{len(instructions) / ITEMS_PER_STEP:.1f}", f"{items:.0f}", limit
+                count = Counter(map(pipe, instructions))
+                per_item = (
+                    number / ITEMS_PER_STEP for number in (len(instructions), *(count[name] for name in COUNTED))
+                )
+                row[3:] = *(f"{number:.1f}" for number in per_item), f"{items:.0f}", limit
             print("| " + " | ".join(map(str, row)) + " |")
     if wrong:
         sys.exit("\nlocal memory is used:\n" + "\n".join(wrong))
