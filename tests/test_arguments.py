@@ -121,20 +121,6 @@ def test_device_without_kernels():
             functional.sample_logits(loc, loc, seed=seed)
 
 
-@native_only
-def test_cholesky_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(functional, "cuda_version", lambda: "13.0")
-    with FakeTensorMode():
-        loc, seed = fake("cuda")
-        factor = torch.zeros(B, K, 2, device="cuda")
-        with pytest.raises(ValueError, match="sampling: expected 'factored' on a GPU, got 'cholesky'"):
-            functional.mc_statistics(loc, loc, factor, num_samples=3, seed=seed, sampling="cholesky")
-        with pytest.raises(ValueError, match="sampling: expected 'factored' on a GPU, got 'cholesky'"):
-            functional.draw_logits(
-                loc, loc, factor, None, num_samples=3, temperature=1.0, seed=seed, sampling="cholesky"
-            )
-
-
 def test_meta_device():
     """Shapes without data, as for a model that is laid out before it is loaded."""
     layer = HeteroscedasticLayer(8, 3, device="meta")
