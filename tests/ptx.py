@@ -21,8 +21,21 @@ SPECIAL = {
     for ptx, cuda in (("tid", "threadIdx"), ("ntid", "blockDim"), ("ctaid", "blockIdx"), ("nctaid", "gridDim"))
     for axis in "xyz"
 }
+OPERATORS = {"eq": "==", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+OPPOSITES = {"eq": "ne", "ne": "eq", "lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
 SAME_TYPE = {"add", "sub", "min", "max", "neg", "and", "or", "xor", "not", "div", "rem", "fma", "ex2", "rcp", "rsqrt",
              "sqrt"}  # fmt: skip
+
+
+def comparison(name: str, x: str, y: str) -> str:
+    """None holds for a NaN, but those that end in u and ``nan``."""
+    if name in OPERATORS:
+        return f"({x} {OPERATORS[name]} {y})"
+    if name == "ne":
+        return f"({x} < {y} || {y} < {x})"
+    if name in ("num", "nan"):
+        return f"({x} == {x} && {y} == {y})" if name == "num" else f"({x} != {x} || {y} != {y})"
+    return "!" + comparison(OPPOSITES[name.removesuffix("u")], x, y)
 
 
 class Kernel:
@@ -117,7 +130,7 @@ class Kernel:
         if name == "cvt":
             return self.store(first, f"static_cast<{TYPES[options[-2]]}>({value(operands[1], kind)})")
         if name == "setp":
-            holds = f"{options[0]}({value(operands[1], kind)}, {value(operands[2], kind)})"
+            holds = comparison(options[0], value(operands[1], kind), value(operands[2], kind))
             if len(operands) == 4:  # and, or, xor
                 holds = f"bit_{options[1]}(bool({holds}), {value(operands[3], 'pred')})"
             return self.store(first, holds)

@@ -147,65 +147,6 @@ T shr(T x, uint32_t by) {
   return std::is_signed_v<T> ? static_cast<T>(x >> kMost) : T(0);
 }
 
-// Comparisons; those that end in u hold for a NaN as well
-
-template <class T>
-bool eq(T x, T y) {
-  return x == y;
-}
-template <class T>
-bool ne(T x, T y) {
-  return x < y || y < x;
-}
-template <class T>
-bool lt(T x, T y) {
-  return x < y;
-}
-template <class T>
-bool le(T x, T y) {
-  return x <= y;
-}
-template <class T>
-bool gt(T x, T y) {
-  return x > y;
-}
-template <class T>
-bool ge(T x, T y) {
-  return x >= y;
-}
-template <class T>
-bool equ(T x, T y) {
-  return !ne(x, y);
-}
-template <class T>
-bool neu(T x, T y) {
-  return !eq(x, y);
-}
-template <class T>
-bool ltu(T x, T y) {
-  return !ge(x, y);
-}
-template <class T>
-bool leu(T x, T y) {
-  return !gt(x, y);
-}
-template <class T>
-bool gtu(T x, T y) {
-  return !le(x, y);
-}
-template <class T>
-bool geu(T x, T y) {
-  return !lt(x, y);
-}
-template <class T>
-bool num(T x, T y) {
-  return x == x && y == y;
-}
-template <class T>
-bool nan(T x, T y) {
-  return !num(x, y);
-}
-
 // Between the lanes of a warp
 
 // 31 stands for all of them; nothing else is asked for.
