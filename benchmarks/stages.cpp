@@ -55,6 +55,7 @@ void time_stages(const Head<float>& head, const NllTarget<float>& target, const 
   GradientSums<float, Lanes> sums(head);
   sums.clear();
   const Draw<float, Lanes> draw = sampler.draw(0);
+  const std::vector<FloatVec> weight(Lanes::most_slices, splat<FloatVec>(1));
   const auto for_draws = [&](const auto& f) {
     for (int64_t g = 0; g < groups; ++g)
       for (int64_t s = 0; s < head.samples; s += step) f(s);
@@ -65,7 +66,11 @@ void time_stages(const Head<float>& head, const NllTarget<float>& target, const 
     time_once([&] { for_draws([&](int64_t s) { sampler.draw(s); }); }, out[1]);
     time_once([&] { for_draws([&](int64_t) { probabilities.of(draw); }); }, out[2]);
     time_once(
-        [&] { for_draws([&](int64_t) { sums.add(draw, probabilities.exponential(), probabilities.softmax().max); }); },
+        [&] {
+          for_draws([&](int64_t) {
+            sums.add(draw, probabilities.exponential(), weight.data(), probabilities.softmax().max);
+          });
+        },
         out[3]);
     time_once(draw_noise, out[4]);
   }

@@ -3,6 +3,9 @@
 
 #include "vec.h"
 
+// Before a loop over a block: unrolled early, so that the arrays which it indexes stay in registers.
+#define HETNET_UNROLL _Pragma("GCC unroll 16")
+
 namespace hetnet {
 namespace HETNET_CPU_NAMESPACE {
 

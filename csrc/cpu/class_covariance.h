@@ -35,6 +35,7 @@ template <class T>
 class Sampler<T, ClassLanes<T>> {
   using V = Vec<T>;
   using Lanes = ClassLanes<T>;
+  static constexpr int64_t kSlices = Lanes::most_slices;
 
  public:
   explicit Sampler(const Head<T>& head)
@@ -45,6 +46,7 @@ class Sampler<T, ClassLanes<T>> {
         scale_(head.classes),
         factor_(vectors_ * head.factors),
         noise_(head, slices_),
+        eta_(head.factors * kSlices),
         center_(vectors_),
         utility_(slices_ * vectors_) {}
 
@@ -56,17 +58,15 @@ class Sampler<T, ClassLanes<T>> {
     V zero{};
     for (int64_t c = 0; c < vectors_; ++c) zero += scale_[c] * V{};
     zero = splat<V>(lane<V>::sum(zero));
-    if (head_.factors > 0) {
+    if (head_.factors > 0 && !(packed_ && head_.shared_factor)) {
       const T* factor = head_.factor.data + lanes.row * head_.factor.row_stride;
-      zero += pack_factor(factor, head_.classes, head_.factors, factor_.get());
+      factor_zero_ = pack_factor(factor, head_.classes, head_.factors, factor_.get());
+      packed_ = true;
     }
+    zero += factor_zero_;
     if (head_.factor_scale) {
-      const T* factor_scale = head_.factor_scale.data + lanes.row * head_.factor_scale.row_stride;
-      for (int64_t r = 0; r < head_.factors; ++r) {
-        const V by = splat<V>(factor_scale[r]);
-        zero += by * V{};
-        for (int64_t c = 0; c < vectors_; ++c) factor_[c * head_.factors + r] *= by;
-      }
+      factor_scale_ = head_.factor_scale.data + lanes.row * head_.factor_scale.row_stride;
+      for (int64_t r = 0; r < head_.factors; ++r) zero += splat<V>(factor_scale_[r]) * V{};
     }
     const T* loc = head_.loc.data + lanes.row * head_.loc.row_stride;
     for (int64_t c = 0; c < vectors_; ++c) {
@@ -81,45 +81,69 @@ class Sampler<T, ClassLanes<T>> {
   Draw<T, Lanes> draw(int64_t sample) {
     const int64_t left = head_.samples - sample, slices = left < slices_ ? left : slices_;
     noise_.fill(static_cast<uint64_t>(head_.row_offset) + static_cast<uint64_t>(lanes_.row), sample, slices);
-    const int64_t stride = noise_.stride(), factors = head_.factors;
-    const T* eta = noise_.eta();
-    const V inverse_temperature = splat<V>(1 / head_.temperature);
-    const Draw<T, Lanes> draw{sample, slices, vectors_, utility_.get(), noise_.eps(), eta, stride, lane<V>::iota() >= 0,
-                              true,   given_};
-    V* __restrict utility = utility_.get();
+    pack_eta(slices);
     for_blocks<2>(vectors_, [&](int64_t c, auto vectors) {
-      constexpr int kVectors = decltype(vectors)::value;
-      Center<V> center[kVectors];
-      for (int i = 0; i < kVectors; ++i) center[i] = center_[c + i];
-      for_blocks<kBlock / kVectors>(slices, [&](int64_t s, auto samples) {
-        constexpr int kSamples = decltype(samples)::value;
-        V noise[kVectors][kSamples] = {};
-        for (int64_t r = 0; r < factors; ++r) {
-          V factor[kVectors];
-          for (int i = 0; i < kVectors; ++i) factor[i] = factor_[(c + i) * factors + r];
-          for (int j = 0; j < kSamples; ++j) {
-            const V normal = splat<V>(eta[(s + j) * stride + r]);
-            for (int i = 0; i < kVectors; ++i) noise[i][j] = lane<V>::fmadd(factor[i], normal, noise[i][j]);
-          }
-        }
-        for (int i = 0; i < kVectors; ++i)
-          for (int j = 0; j < kSamples; ++j) {
-            const V sum = lane<V>::fmadd(scale_[c + i], draw.eps(s + j, c + i), noise[i][j]);
-            utility[(s + j) * vectors_ + c + i] = center[i].utility(sum, inverse_temperature);
-          }
-      });
+      for_blocks<kBlock / decltype(vectors)::value>(
+          slices, [&](int64_t s, auto samples) { set_utilities(c, vectors, s, samples); });
     });
-    return draw;
+    return {sample, slices, vectors_, utility_.get(), noise_.eps(), noise_.eta(), noise_.stride(), lane<V>::iota() >= 0,
+            true,   given_};
   }
 
  private:
+  // The factors' normals times their scale, with the samples side by side.
+  void pack_eta(int64_t slices) {
+    for (int64_t r = 0; r < head_.factors; ++r) {
+      const T by = factor_scale_ ? factor_scale_[r] : T(1);
+      for (int64_t s = 0; s < slices; ++s) eta_[r * kSlices + s] = noise_.eta()[s * noise_.stride() + r] * by;
+    }
+  }
+
+  // Of kVectors vectors of classes from `c` on, and kSamples samples from `s` on.
+  template <int kVectors, int kSamples>
+  HETNET_INLINE void set_utilities(int64_t c, std::integral_constant<int, kVectors>, int64_t s,
+                                   std::integral_constant<int, kSamples>) {
+    const int64_t factors = head_.factors, vectors = vectors_, stride = noise_.stride();
+    V noise[kVectors][kSamples] = {};
+    const V* __restrict factor = factor_.get() + c * factors;
+    const T* __restrict eta = eta_.get() + s;
+    for (int64_t r = 0; r < factors; ++r, ++factor, eta += kSlices) {
+      V column[kVectors];
+      HETNET_UNROLL
+      for (int i = 0; i < kVectors; ++i) column[i] = factor[i * factors];
+      HETNET_UNROLL
+      for (int j = 0; j < kSamples; ++j) {
+        const V normal = splat<V>(eta[j]);
+        HETNET_UNROLL
+        for (int i = 0; i < kVectors; ++i) noise[i][j] = lane<V>::fmadd(column[i], normal, noise[i][j]);
+      }
+    }
+    const V inverse_temperature = splat<V>(1 / head_.temperature);
+    const T* __restrict eps = noise_.eps() + s * stride + c * Lanes::width;
+    V* __restrict utility = utility_.get() + s * vectors + c;
+    HETNET_UNROLL
+    for (int i = 0; i < kVectors; ++i) {
+      const V scale = scale_[c + i];
+      const Center<V> center = center_[c + i];
+      HETNET_UNROLL
+      for (int j = 0; j < kSamples; ++j) {
+        const V sum = lane<V>::fmadd(scale, lane<V>::load(eps + j * stride + i * Lanes::width), noise[i][j]);
+        utility[j * vectors + i] = center.utility(sum, inverse_temperature);
+      }
+    }
+  }
+
   const Head<T>& head_;
   Lanes lanes_;
   const SampleNumbers<T>* given_ = nullptr;
   int64_t vectors_, slices_;
   typename Lanes::View scale_;
-  Buffer<V> factor_;  // [vector][factor], times the factor scale
+  Buffer<V> factor_;  // [vector][factor]
+  V factor_zero_{};   // 0 if all of its numbers are finite, else NaN
+  bool packed_ = false;
+  const T* factor_scale_ = nullptr;  // of the row
   ClassNoise<T> noise_;
+  Buffer<T> eta_;  // [factor][slice], times the factor scale
   Buffer<Center<V>> center_;
   Buffer<V> utility_;  // [slice][vector]
 };

@@ -110,6 +110,7 @@ class Sampler {
         // The diagonal's noise last: where it is large, the products would be rounded to its last place.
         V noise[kCount] = {};
         add_products<kCount>(noise, factors, scaled_eta, [&](int64_t j, int64_t r) { return factor(k + j, r); });
+        HETNET_UNROLL
         for (int j = 0; j < kCount; ++j) noise[j] = lane<V>::fmadd(scale_[k + j], noise_[k + j], noise[j]);
         set_utilities<kCount>(k, noise);
       });
@@ -155,13 +156,14 @@ class Sampler {
   template <int kCount, class Matrix>
   static HETNET_INLINE void add_products(V (&noise)[kCount], int64_t count, const V* __restrict normals,
                                          const Matrix& matrix) {
-    for (int64_t i = 0; i < count; ++i)
-      for (int j = 0; j < kCount; ++j) noise[j] = lane<V>::fmadd(matrix(j, i), normals[i], noise[j]);
+    for (int64_t i = 0; i < count; ++i) HETNET_UNROLL
+    for (int j = 0; j < kCount; ++j) noise[j] = lane<V>::fmadd(matrix(j, i), normals[i], noise[j]);
   }
 
   template <int kCount>
   HETNET_INLINE void set_utilities(int64_t k, const V (&noise)[kCount]) {
     const V inverse_temperature = splat<V>(1 / head_.temperature);
+    HETNET_UNROLL
     for (int j = 0; j < kCount; ++j) utility_[k + j] = center_[k + j].utility(noise[j], inverse_temperature);
   }
 

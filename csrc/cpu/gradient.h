@@ -54,14 +54,20 @@ class ClassOuterProduct {
         for (int64_t d = 0; d < draws; ++d)
           for (int64_t s = 0; s < samples; ++s) {
             V gradient[kVectors];
+            HETNET_UNROLL
             for (int i = 0; i < kVectors; ++i) gradient[i] = delta(d, s, c + i);
+            HETNET_UNROLL
             for (int j = 0; j < kFactors; ++j) {
               const V normal = splat<V>(eta(d, s, r + j));
+              HETNET_UNROLL
               for (int i = 0; i < kVectors; ++i) sum[i][j] = lane<V>::fmadd(gradient[i], normal, sum[i][j]);
             }
           }
-        for (int i = 0; i < kVectors; ++i)
+        HETNET_UNROLL
+        for (int i = 0; i < kVectors; ++i) {
+          HETNET_UNROLL
           for (int j = 0; j < kFactors; ++j) sum_[(c + i) * factors_ + r + j] += sum[i][j];
+        }
       });
     });
   }
@@ -146,14 +152,21 @@ class OuterProduct<T, ClassLanes<T>> {
   using V = Vec<T>;
 
  public:
-  OuterProduct(int64_t classes, int64_t factors) : product_(classes, factors) {}
+  OuterProduct(int64_t classes, int64_t factors)
+      : factor_vectors_(ClassLanes<T>::vectors(factors)),
+        product_(classes, factors),
+        eta_(ClassLanes<T>::most_slices * factor_vectors_) {}
 
   void clear() { product_.clear(); }
 
-  void add(const V* delta, const Draw<T, ClassLanes<T>>& draw) {
+  void add(const V* delta, const V* weight, const Draw<T, ClassLanes<T>>& draw) {
+    for (int64_t s = 0; s < draw.slices(); ++s)
+      for (int64_t i = 0; i < factor_vectors_; ++i)
+        eta_[s * factor_vectors_ + i] = lane<V>::load(draw.eta + s * draw.stride + i * lane<V>::width) * weight[s];
+    const T* eta = reinterpret_cast<const T*>(eta_.get());
     product_.add(
         1, draw.slices(), [&](int64_t, int64_t s, int64_t c) { return delta[s * draw.vectors + c]; },
-        [&](int64_t, int64_t s, int64_t r) { return draw.eta[s * draw.stride + r]; });
+        [&](int64_t, int64_t s, int64_t r) { return eta[s * factor_vectors_ * lane<V>::width + r]; });
   }
 
   void finish(double* totals) { product_.finish(totals); }
@@ -164,7 +177,9 @@ class OuterProduct<T, ClassLanes<T>> {
   }
 
  private:
+  int64_t factor_vectors_;
   ClassOuterProduct<T> product_;
+  Buffer<V> eta_;  // [slice][factor], times the slice's weight
 };
 
 // Lanes are samples, which the sum runs over: the gradients are transposed to have classes along
@@ -187,7 +202,7 @@ class OuterProduct<T, SampleLanes<T>> {
     product_.clear();
   }
 
-  void add(const V* delta, const Draw<T, SampleLanes<T>>& draw) {
+  void add(const V* delta, const V* weight, const Draw<T, SampleLanes<T>>& draw) {
     if (factors_ == 0) return;
     for (int64_t c = 0; c < product_.vectors(); ++c) {
       V block[kWidth];
@@ -196,7 +211,8 @@ class OuterProduct<T, SampleLanes<T>> {
       V* out = &delta_[(c * kPendingDraws + pending_) * kWidth];
       for (int i = 0; i < kWidth; ++i) out[i] = block[i];
     }
-    std::memcpy(&eta_[pending_ * factors_ * kWidth], draw.eta, sizeof(V) * static_cast<std::size_t>(factors_));
+    for (int64_t r = 0; r < factors_; ++r)
+      lane<V>::store(&eta_[(pending_ * factors_ + r) * kWidth], lane<V>::load(draw.eta + r * kWidth) * weight[0]);
     if (++pending_ == kPendingDraws) flush();
   }
 
@@ -221,7 +237,7 @@ class OuterProduct<T, SampleLanes<T>> {
   int64_t classes_, factors_, pending_ = 0;
   ClassOuterProduct<T> product_;
   Buffer<V> delta_;  // [vector of classes][pending draw][sample]
-  Buffer<T> eta_;    // [pending draw][factor][sample]
+  Buffer<T> eta_;    // [pending draw][factor][sample], times the sample's weight
 };
 
 // Lanes are rows: each has a sum of its own.
@@ -242,10 +258,11 @@ class OuterProduct<T, RowLanes<T>> {
     for (int64_t i = 0; i < classes_ * factors_; ++i) sum_[i] = V{};
   }
 
-  void add(const V* delta, const Draw<T, RowLanes<T>>& draw) {
+  void add(const V* delta, const V* weight, const Draw<T, RowLanes<T>>& draw) {
     if (factors_ == 0) return;
     for (int64_t k = 0; k < classes_; ++k) delta_[k * kPendingDraws + pending_] = delta[k];
-    std::memcpy(&eta_[pending_ * factors_], draw.eta, sizeof(V) * static_cast<std::size_t>(factors_));
+    for (int64_t r = 0; r < factors_; ++r)
+      eta_[pending_ * factors_ + r] = lane<V>::load(draw.eta + r * lane<V>::width) * weight[0];
     if (++pending_ == kPendingDraws) flush();
   }
 
@@ -285,10 +302,13 @@ class OuterProduct<T, RowLanes<T>> {
         constexpr int kCount = decltype(count)::value;
         V* out = &sum_[k * factors_ + first];
         V sum[kCount];
+        HETNET_UNROLL
         for (int j = 0; j < kCount; ++j) sum[j] = out[j];
-        for (int64_t d = 0; d < pending_; ++d)
-          for (int j = 0; j < kCount; ++j)
-            sum[j] = lane<V>::fmadd(delta_[k * kPendingDraws + d], eta_[d * factors_ + first + j], sum[j]);
+        for (int64_t d = 0; d < pending_; ++d) HETNET_UNROLL
+        for (int j = 0; j < kCount; ++j) {
+          sum[j] = lane<V>::fmadd(delta_[k * kPendingDraws + d], eta_[d * factors_ + first + j], sum[j]);
+        }
+        HETNET_UNROLL
         for (int j = 0; j < kCount; ++j) out[j] = sum[j];
       });
     pending_ = 0;
@@ -296,7 +316,7 @@ class OuterProduct<T, RowLanes<T>> {
 
   int64_t classes_, factors_, pending_ = 0;
   Buffer<V> delta_;  // class, pending draw
-  Buffer<V> eta_;    // pending draw, factor
+  Buffer<V> eta_;    // pending draw, factor; times the weight
   Buffer<V> sum_;    // class, factor
 };
 
@@ -325,15 +345,16 @@ class GradientSums {
     product_.clear();
   }
 
-  // `delta` is the gradient of this draw's utilities. The temperature's gradient is that of
-  // utilities from origin[slice] on: where `delta` sums to zero, an origin near the large
+  // The gradient of this draw's utilities is `delta` times weight[slice]. The temperature's gradient
+  // is that of utilities from origin[slice] on: where `delta` sums to zero, an origin near the large
   // utilities spares it cancellation.
-  void add(const Draw<T, Lanes>& draw, const V* __restrict delta, const V* __restrict origin) {
+  void add(const Draw<T, Lanes>& draw, const V* __restrict delta, const V* __restrict weight,
+           const V* __restrict origin) {
     V along_utility{};  // each is summed here first: a long sum in one place would round more
     for (int64_t c = 0; c < vectors_; ++c) {
       V loc{}, scale{}, along{};
       for (int64_t s = 0; s < draw.slices(); ++s) {
-        const V gradient = delta[s * vectors_ + c];
+        const V gradient = delta[s * vectors_ + c] * weight[s];
         loc += gradient;
         scale = L::fmadd(gradient, draw.eps(s, c), scale);
         // a masked class has utility -inf and gradient 0
@@ -346,7 +367,7 @@ class GradientSums {
       scale_[c] += scale;
     }
     along_utility_ += along_utility;
-    product_.add(delta, draw);
+    product_.add(delta, weight, draw);
   }
 
   void collapse(X* totals) {

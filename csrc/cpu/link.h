@@ -14,7 +14,7 @@ struct Softmax {
   V inverse_sum[kSlices];  // 1 / sum_k exp(u_k - max)
   V log_sum[kSlices];      // log sum_k exp(u_k - max)
   V entropy[kSlices];      // only if asked for
-  V sum[kSlices];          // sum_k exp(u_k - max), where a tile of classes asks
+  V sum[kSlices];          // sum_k exp(u_k - max)
 
   HETNET_INLINE V log_probability(int64_t slice, V utility) const { return utility - max[slice] - log_sum[slice]; }
 };
@@ -64,6 +64,7 @@ HETNET_INLINE void softmax_over_vectors(const V* __restrict utility, int64_t cla
   const V inverse_sum = splat<V>(S(1)) / sum;
   const V log_sum = L::fmadd(inverse_sum, V{}, log(sum));  // a sum of NaN stays NaN
   result.max[0] = max;
+  result.sum[0] = sum;
   result.inverse_sum[0] = L::select(valid, inverse_sum, V{});
   result.log_sum[0] = L::select(valid, log_sum, splat<V>(std::numeric_limits<S>::infinity()));
   if constexpr (kEntropy) result.entropy[0] = L::select(valid, log_sum - weighted * inverse_sum, V{});

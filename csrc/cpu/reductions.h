@@ -55,6 +55,7 @@ class Probabilities {
       softmax_.max[s] = splat<V>(draw.given->max[draw.sample + s]);
       softmax_.inverse_sum[s] = splat<V>(draw.given->inverse_sum[draw.sample + s]);
       softmax_.log_sum[s] = splat<V>(draw.given->log_sum[draw.sample + s]);
+      softmax_.sum[s] = splat<V>(1) / softmax_.inverse_sum[s];
     }
     softmax_of_tile<kEntropy>(draw.utility, draw.slices(), vectors_, exponential_.get(), softmax_);
   }
@@ -256,7 +257,9 @@ struct GivenGradientSum {
       for (int64_t i = 0; i < draw.slices() * vectors; ++i)
         delta[i] = lane<V>::select((draw.utility[i] != minus_infinity) & draw.valid, delta[i], V{});
       const V origin[Lanes::most_slices] = {};
-      sums.add(draw, delta.get(), origin);
+      V weight[Lanes::most_slices];
+      for (int64_t s = 0; s < draw.slices(); ++s) weight[s] = splat<V>(1);
+      sums.add(draw, delta.get(), weight, origin);
     }
     void collapse(int64_t /*samples*/, typename Lanes::Total* totals) { sums.collapse(totals); }
   };
@@ -265,8 +268,8 @@ struct GivenGradientSum {
 // Gradient sums for a gradient g of log p: with a_k = g_k exp(log p_sk - log p_k) / S the
 // gradient of a sample's utilities is a_k - p_sk sum_j a_j.
 //
-// With kRelative, a_k is `weight` times the ratio exp(log p_sk - log p_k); without it, `weight`
-// has the division by p_k in it.
+// With kRelative, a_k is `weight` times the ratio exp(log p_sk - log p_k). Without it, `weight` has the
+// division by p_k in it: a_k is w_k p_sk, and the gradient p_sk (w_k - sum_j a_j).
 template <class T, class Lanes, bool kRelative>
 struct LogProbGradientSum {
   using V = Vec<T>;
@@ -282,38 +285,44 @@ struct LogProbGradientSum {
     int64_t vectors;
     Probabilities<T, Lanes> probabilities;
     GradientSums<T, Lanes> sums;
-    Buffer<V> delta;
+    Buffer<V> part;
 
     explicit State(const LogProbGradientSum& r)
         : reduction(r),
           vectors(Lanes::vectors(r.head.classes)),
           probabilities(r.head),
           sums(r.head),
-          delta(Lanes::slices(r.head) * vectors) {}
+          part(kRelative ? Lanes::slices(r.head) * vectors : 0) {}
     void clear() { sums.clear(); }
     void add(const Sampler<T, Lanes>&, const Draw<T, Lanes>& draw) {
       probabilities.of(draw);
+      const auto& softmax = probabilities.softmax();
       V total[Lanes::most_slices];
       for (int64_t s = 0; s < draw.slices(); ++s) {
-        V* probability = probabilities.exponential(s);
+        const V* exponential = probabilities.exponential(s);
         total[s] = sum_in_fours<V>(vectors, [&](int64_t c) {
-          probability[c] *= probabilities.softmax().inverse_sum[s];
-          const V ratio = kRelative ? exp(probabilities.softmax().log_probability(s, draw.utility[s * vectors + c]) -
-                                          reduction.log_prob[c])
-                                    : probability[c];
-          return delta[s * vectors + c] = reduction.weight[c] * ratio;
+          if constexpr (kRelative) {
+            const V log_probability = softmax.log_probability(s, draw.utility[s * vectors + c]);
+            return part[s * vectors + c] = reduction.weight[c] * exp(log_probability - reduction.log_prob[c]);
+          } else {
+            return reduction.weight[c] * exponential[c];
+          }
         });
+        if constexpr (!kRelative) total[s] *= softmax.inverse_sum[s];
       }
       if (draw.given == nullptr)
         Lanes::sum_over_classes(total, draw.slices());
       else
         for (int64_t s = 0; s < draw.slices(); ++s) total[s] = splat<V>(draw.given->weight[draw.sample + s]);
+      V weight[Lanes::most_slices];
       for (int64_t s = 0; s < draw.slices(); ++s) {
-        const V* probability = probabilities.exponential(s);
-        V* gradient = &delta[s * vectors];
-        for (int64_t c = 0; c < vectors; ++c) gradient[c] = lane<V>::fmadd(-probability[c], total[s], gradient[c]);
+        V* gradient = probabilities.exponential(s);
+        weight[s] = kRelative ? splat<V>(1) : softmax.inverse_sum[s];
+        for (int64_t c = 0; c < vectors; ++c)
+          gradient[c] = kRelative ? part[s * vectors + c] - gradient[c] * softmax.inverse_sum[s] * total[s]
+                                  : gradient[c] * (reduction.weight[c] - total[s]);
       }
-      sums.add(draw, delta.get(), probabilities.softmax().max);
+      sums.add(draw, probabilities.exponential(), weight, softmax.max);
     }
     void collapse(int64_t /*samples*/, typename Lanes::Total* totals) { sums.collapse(totals); }
   };
@@ -353,9 +362,9 @@ struct LikelihoodSum {
       probabilities.of(draw);
       const auto& softmax = probabilities.softmax();
       const Lanes& lanes = sampler.lanes();
-      V draw_sum{};
+      V draw_sum{}, gradient_weight[Lanes::most_slices];
       for (int64_t s = 0; s < draw.slices(); ++s) {
-        V* probability = probabilities.exponential(s);
+        V* exponential = probabilities.exponential(s);
         V weight;
         if (draw.given != nullptr) {
           weight = splat<V>(draw.given->weight[draw.sample + s]);
@@ -363,18 +372,18 @@ struct LikelihoodSum {
           const V target_utility = lanes.at_target(draw.utility + s * vectors, reduction.target);
           const V log_likelihood = softmax.log_probability(s, target_utility);
           weight = kRelative ? exp(log_likelihood - reduction.reference)
-                             : lanes.at_target(probability, reduction.target) * softmax.inverse_sum[s];
+                             : lanes.at_target(exponential, reduction.target) * softmax.inverse_sum[s];
           largest = lane<V>::maximum(largest, log_likelihood);
         }
         draw_sum += weight;
         if constexpr (kGradient) {
-          const V scale = weight * softmax.inverse_sum[s];
-          for (int64_t c = 0; c < vectors; ++c) probability[c] *= scale;
-          lanes.subtract_at_target(reduction.head, probability, reduction.target, weight);
+          // p_sk - [k = y] is e_sk - [k = y] sum_j e_sj over the sum
+          gradient_weight[s] = weight * softmax.inverse_sum[s];
+          lanes.subtract_at_target(reduction.head, exponential, reduction.target, softmax.sum[s]);
         }
       }
       weight_sum += draw_sum;
-      if constexpr (kGradient) sums.add(draw, probabilities.exponential(), softmax.max);
+      if constexpr (kGradient) sums.add(draw, probabilities.exponential(), gradient_weight, softmax.max);
     }
     void collapse(int64_t /*samples*/, typename Lanes::Total* totals) {
       totals[0] = Lanes::sample_total(weight_sum);
