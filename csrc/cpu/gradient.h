@@ -328,6 +328,7 @@ class GradientSums {
   using L = lane<V>;
   using Product = OuterProduct<T, Lanes>;
   using X = typename Lanes::Total;
+  static constexpr int64_t kVectorsSummed = 32;  // in one sum, as a long one rounds more than a sum of sums
 
  public:
   explicit GradientSums(const Head<T>& head)
@@ -350,23 +351,28 @@ class GradientSums {
   // utilities spares it cancellation.
   void add(const Draw<T, Lanes>& draw, const V* __restrict delta, const V* __restrict weight,
            const V* __restrict origin) {
-    V along_utility{};  // each is summed here first: a long sum in one place would round more
-    for (int64_t c = 0; c < vectors_; ++c) {
-      V loc{}, scale{}, along{};
-      for (int64_t s = 0; s < draw.slices(); ++s) {
-        const V gradient = delta[s * vectors_ + c] * weight[s];
-        loc += gradient;
-        scale = L::fmadd(gradient, draw.eps(s, c), scale);
-        // a masked class has utility -inf and gradient 0
-        const V utility = draw.utility[s * vectors_ + c] - origin[s];
-        const V finite = L::maximum(splat<V>(std::numeric_limits<T>::lowest()), utility);
-        along = L::fmadd(gradient, finite, along);
+    V along_draw{};
+    for (int64_t first = 0; first < vectors_; first += kVectorsSummed) {
+      const int64_t last = first + kVectorsSummed < vectors_ ? first + kVectorsSummed : vectors_;
+      V along_classes{};
+      for (int64_t c = first; c < last; ++c) {
+        V loc{}, scale{}, along{};
+        for (int64_t s = 0; s < draw.slices(); ++s) {
+          const V gradient = delta[s * vectors_ + c] * weight[s];
+          loc += gradient;
+          scale = L::fmadd(gradient, draw.eps(s, c), scale);
+          // a masked class has utility -inf and gradient 0
+          const V utility = draw.utility[s * vectors_ + c] - origin[s];
+          const V finite = L::maximum(splat<V>(std::numeric_limits<T>::lowest()), utility);
+          along = L::fmadd(gradient, finite, along);
+        }
+        along_classes += along;
+        loc_[c] += loc;
+        scale_[c] += scale;
       }
-      along_utility += along;
-      loc_[c] += loc;
-      scale_[c] += scale;
+      along_draw += along_classes;
     }
-    along_utility_ += along_utility;
+    along_utility_ += along_draw;
     product_.add(delta, weight, draw);
   }
 
