@@ -66,8 +66,9 @@ struct HeadTensors {
       factor_scale = with_contiguous_rows(f);
     }
     check(temperature, "temperature", temperature.dim() == 0);
-    STD_TORCH_CHECK(seed.scalar_type() == ScalarType::Long && seed.dim() == 1 && seed.size(0) == 2 && same_device(seed),
-                    "seed: expected an int64 tensor of shape (2,) on the device of loc");
+    STD_TORCH_CHECK(seed.scalar_type() == ScalarType::Long && seed.dim() == 1 &&
+                        (seed.size(0) == 2 || seed.size(0) == 1 + rows()) && same_device(seed),
+                    "seed: expected an int64 tensor of shape (2,) or (1 + rows,) on the device of loc");
     STD_TORCH_CHECK(num_samples >= 1 && num_samples <= INT32_MAX, "num_samples: expected 1 to 2^31 - 1");
   }
 
@@ -99,7 +100,7 @@ struct HeadTensors {
   int64_t factors() const { return cov_factor ? cov_factor->size(cov_factor->dim() - 1) : 0; }
   bool shared_factor() const { return cov_factor && cov_factor->dim() == 2; }
 
-  // All but what only the kernels' device may read: temperature, seed and row offset.
+  // All but what only the kernels' device may read: temperature and seed.
   template <class T>
   Head<T> head() const {
     const auto rows_of = [](const Tensor& x) { return RowData<T>{x.const_data_ptr<T>(), x.stride(0)}; };
@@ -114,6 +115,8 @@ struct HeadTensors {
     h.shared_factor = shared_factor();
     h.cholesky = cholesky;
     if (factor_scale) h.factor_scale = rows_of(*factor_scale);
+    h.positions = seed.const_data_ptr<int64_t>() + 1;
+    h.position_of_each = seed.size(0) != 2;  // with one row, it is the same
     return h;
   }
 

@@ -29,7 +29,6 @@ Head<T> cpu_head(const HeadTensors& in) {
   const T t = *in.temperature.const_data_ptr<T>();
   head.temperature = t > 0 ? t : std::numeric_limits<T>::quiet_NaN();
   head.seed = static_cast<uint64_t>(in.seed.const_data_ptr<int64_t>()[0]);
-  head.row_offset = in.seed.const_data_ptr<int64_t>()[1];
   return head;
 }
 

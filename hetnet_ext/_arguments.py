@@ -48,7 +48,7 @@ def prepare(
     num_samples: int,
     temperature: float | Tensor = 1.0,
     seed: int | Tensor | None = None,
-    row_offset: int = 0,
+    row_offset: int | Tensor = 0,
     generator: torch.Generator | None = None,
 ) -> tuple[Head, torch.Size]:
     """Returns the checked arguments with one batch dimension, and the batch shape of ``loc``."""
@@ -76,7 +76,7 @@ def prepare(
         cov_factor = factor_scale = None
 
     num_samples = check_num_samples(num_samples)
-    seed = make_seed(seed, row_offset=row_offset, generator=generator, device=loc.device)
+    seed = make_seed(seed, row_offset=row_offset, generator=generator, device=loc.device, batch=batch)
 
     given = {x.dtype for x in (loc, scale, cov_factor, factor_scale) if x is not None}
     if given not in ({torch.float32}, {torch.float64}):  # half precision, or what autocast mixes
@@ -157,33 +157,68 @@ def check_seed(seed: int | None, generator: torch.Generator | None) -> None:
 def make_seed(
     seed: int | Tensor | None,
     *,
-    row_offset: int = 0,
+    row_offset: int | Tensor = 0,
     generator: torch.Generator | None = None,
     device: torch.device | str = "cpu",
+    batch: torch.Size,
 ) -> Tensor:
-    """The seed tensor of docs/noise.md: int64 of shape (2,), the seed and the first row's position.
+    """The seed tensor of docs/noise.md: int64, the seed and then the position of the first row, (2,), or
+    those of all rows, (1 + B,). (Of one row the two are the same.)
 
-    Without a ``seed``, one is drawn from ``generator``, or from the global generator of ``device``.
+    Without a ``seed``, one is drawn from ``generator``; or from the global generator of ``device``,
+    and then it differs between the ranks of a process group, which may all have been seeded alike.
     """
     if isinstance(seed, Tensor):
         check_seed(0, generator)
-        if row_offset != 0:
+        if isinstance(row_offset, Tensor) or row_offset != 0:
+            given = "a tensor" if isinstance(row_offset, Tensor) else row_offset
             raise ValueError(
-                f"row_offset: expected 0 where seed is a tensor, which holds the offset itself, got {row_offset}"
+                f"row_offset: expected 0 where seed is a tensor, which holds the offset itself, got {given}"
             )
         if seed.dtype != torch.int64:
             raise TypeError(f"seed: expected dtype torch.int64, got {seed.dtype}")
-        if seed.shape != (2,):
-            raise ValueError(f"seed: expected shape (2,), holding the seed and the row offset, got {tuple(seed.shape)}")
+        if seed.shape != (2,) and seed.shape != (1 + batch.numel(),):
+            raise ValueError(
+                f"seed: expected shape (2,), holding the seed and the row offset, or {(1 + batch.numel(),)}, "
+                f"holding the seed and each row's position, got {tuple(seed.shape)}"
+            )
         if seed.device != torch.device(device):
             raise ValueError(f"seed: expected device {device}, the device of loc, got {seed.device}")
         return seed
     check_seed(seed, generator)
-    row_offset = check_integer("row_offset", row_offset, low=0)
-    if seed is not None:
+    if isinstance(row_offset, Tensor):
+        _check_positions(row_offset, batch, torch.device(device))
+    else:
+        row_offset = check_integer("row_offset", row_offset, low=0)
+    if seed is None:
+        drawn = draw_seed(generator, device)
+        if generator is None:
+            drawn = drawn + _rank()
+    elif isinstance(row_offset, Tensor):
+        drawn = torch.full((1,), operator.index(seed), dtype=torch.int64, device=device)
+    else:
         return torch.tensor([operator.index(seed), row_offset], dtype=torch.int64, device=device)
-    drawn = torch.randint(-(2**63), 2**63 - 1, (1,), generator=generator, device=device)
+    if isinstance(row_offset, Tensor):
+        return torch.cat((drawn, row_offset.reshape(-1)))
     return torch.constant_pad_nd(drawn, (0, 1), row_offset)
+
+
+def draw_seed(generator: torch.Generator | None, device: torch.device | str) -> Tensor:
+    """A seed alone, of shape (1,)."""
+    return torch.randint(-(2**63), 2**63 - 1, (1,), generator=generator, device=device)
+
+
+def _rank() -> int:
+    distributed = torch.distributed
+    return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
+
+
+def _check_positions(row_offset: Tensor, batch: torch.Size, device: torch.device) -> None:
+    if row_offset.dtype != torch.int64:
+        raise TypeError(f"row_offset: expected an int or a tensor of dtype torch.int64, got {row_offset.dtype}")
+    _check_shape("row_offset", row_offset, batch, "a position for each row")
+    if row_offset.device != device:
+        raise ValueError(f"row_offset: expected device {device}, the device of loc, got {row_offset.device}")
 
 
 def check_temperature_value(value: float, dtype: torch.dtype = torch.float32) -> float:

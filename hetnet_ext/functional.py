@@ -23,9 +23,11 @@ All operators share these arguments:
 ``temperature``
     T > 0, a float or a tensor of shape ().
 ``seed``, ``row_offset``
-    An int, with the position in the data set of the first row; or an int64 tensor of shape
-    (2,) that holds both. Without it, a seed is drawn from ``generator``, or from the global
-    generator of the device, so that ``torch.manual_seed`` reproduces a run.
+    An int, with the position in the data set of the first row, or an int64 tensor (...) of each
+    row's; or both in one int64 tensor, of shape (2,) or (1 + rows,). Without a seed, one is drawn
+    from ``generator``, or from the global generator of the device, so that ``torch.manual_seed``
+    reproduces a run; in a process group, ranks with the same state of the generator get different
+    seeds.
 
 They raise ``ValueError`` and ``TypeError`` that name the argument. A ``loc`` of -inf masks a
 class: probability 0, gradient 0. NaN or +inf make their own row NaN.
@@ -66,7 +68,7 @@ def sample_logits(
     num_samples: int = 1,
     temperature: float | Tensor = 1.0,
     seed: int | Tensor | None = None,
-    row_offset: int = 0,
+    row_offset: int | Tensor = 0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Draws samples of the noisy logits over the temperature. Differentiable.
@@ -95,7 +97,7 @@ def mc_log_probs(
     num_samples: int,
     temperature: float | Tensor = 1.0,
     seed: int | Tensor | None = None,
-    row_offset: int = 0,
+    row_offset: int | Tensor = 0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Log of the softmax averaged over the samples, for ``F.nll_loss``. Differentiable.
@@ -131,7 +133,7 @@ def mc_nll_loss(
     ignore_index: int = -100,
     reduction: Literal["none", "mean", "sum"] = "mean",
     seed: int | Tensor | None = None,
-    row_offset: int = 0,
+    row_offset: int | Tensor = 0,
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """``F.nll_loss(mc_log_probs(...), target)``, with the gradients computed in the same pass. Differentiable.
@@ -179,7 +181,7 @@ def mc_statistics(
     num_samples: int,
     temperature: float | Tensor = 1.0,
     seed: int | Tensor | None = None,
-    row_offset: int = 0,
+    row_offset: int | Tensor = 0,
     generator: torch.Generator | None = None,
     sampling: Literal["factored", "cholesky"] = "factored",
 ) -> McStatistics:

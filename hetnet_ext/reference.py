@@ -38,13 +38,18 @@ def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Te
 
 def standard_normals(seed: Tensor, num_samples: int, rows: int, dimensions: int, dtype: torch.dtype) -> Tensor:
     """The noise of docs/noise.md, (S, B, dimensions)."""
-    row = (seed[1] + torch.arange(rows, device=seed.device))[:, None]
+    row = positions(seed, rows)[:, None]
     sample = torch.arange(num_samples, device=seed.device)[:, None, None]
     block = torch.arange((dimensions + 3) // 4, device=seed.device)
     counter = torch.broadcast_tensors(block, sample, row & _LOW_WORD, row >> 32 & _LOW_WORD)
     words = philox(counter, (seed[0] & _LOW_WORD, seed[0] >> 32 & _LOW_WORD))
     pairs = [box_muller(words[0], words[1], dtype), box_muller(words[2], words[3], dtype)]
     return torch.stack([*pairs[0], *pairs[1]], -1).flatten(-2)[..., :dimensions]
+
+
+def positions(seed: Tensor, rows: int) -> Tensor:
+    """The rows' places in the noise stream, (B,), of a seed tensor: see :func:`hetnet_ext._arguments.make_seed`."""
+    return seed[1:] if seed.numel() != 2 else seed[1] + torch.arange(rows, device=seed.device)
 
 
 def box_muller(radius_word: Tensor, angle_word: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -126,7 +131,7 @@ def _rows(head: Head, start: int, stop: int) -> Head:
         scale=head.scale[start:stop],
         cov_factor=cov_factor if cov_factor is None or cov_factor.dim() == 2 else cov_factor[start:stop],
         factor_scale=factor_scale if factor_scale is None else factor_scale[start:stop],
-        seed=torch.stack((head.seed[0], head.seed[1] + start)),
+        seed=torch.cat((head.seed[:1], positions(head.seed, head.loc.shape[0])[start:stop])),
     )
 
 

@@ -7,13 +7,14 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data.distributed import DistributedSampler
 
 from . import functional
-from ._arguments import McStatistics, check_integer, check_num_samples, check_seed, make_seed
+from ._arguments import McStatistics, check_integer, check_num_samples, check_seed, draw_seed
 from .layers import HeadCall, HeteroscedasticLayer, noise_free
 
 Sampling = Literal["auto", "factored", "cholesky"]
@@ -110,22 +111,36 @@ class HetNetRepresenter:
     # Outside of inference mode, so that tensors tell whether they were changed in place.
     @torch.inference_mode(False)
     @torch.no_grad()
-    def represent(self, x: Tensor | Iterable[Any]) -> HetNetRepresentation:
+    def represent(self, x: Tensor | Iterable[Any], *, positions: Tensor | None = None) -> HetNetRepresentation:
         """Runs the model and reduces the samples.
 
         Args:
             x: Inputs of the model, (N, ...), which are split into batches; or a ``DataLoader``
                 (or another iterable) of batches, each a tensor or a tuple that starts with one.
+            positions: (N,) positions of the inputs in the data set, int64, on which their noise
+                depends. Without them, those that a ``DistributedSampler`` of the ``DataLoader``
+                gives, so that the result does not depend on the number of processes; else 0 to N - 1.
 
         Raises:
             TypeError: ``x`` holds no tensors, or the model does not return logits.
-            ValueError: ``x`` is empty of batches, or the model returns probabilities.
+            ValueError: ``x`` is empty of batches, or the model returns probabilities, or there
+                are not as many ``positions`` as inputs.
         """
         device = self._device()
-        seed = make_seed(self.seed, generator=self.generator, device=device)
-        batches, parts, start = [], [], 0
+        if self.seed is None:
+            seed = draw_seed(self.generator, device)
+        else:
+            seed = torch.full((1,), self.seed, dtype=torch.int64, device=device)
+        positions = _positions(x, positions)
+        batches, parts, start, count = [], [], 0, 0
         for inputs in _split(x, self.batch_size):
-            batch = self._run(inputs.to(device), torch.stack((seed[0], seed[1] + start)))
+            own = None
+            if positions is not None:
+                own = positions[count : count + len(inputs)].to(device)
+                if len(own) != len(inputs):
+                    raise ValueError(f"positions: expected one for each input, got {len(positions)}")
+            count += len(inputs)
+            batch = self._run(inputs.to(device), _Place(seed, start, own))
             batches.append(batch)
             parts.append(batch.statistics(self.num_samples))
             start += parts[-1].expected_entropy.numel()
@@ -135,6 +150,8 @@ class HetNetRepresenter:
             print(file=sys.stderr)
         if not parts:
             raise ValueError("x: expected at least one batch, got an empty iterable")
+        if positions is not None and count != len(positions):
+            raise ValueError(f"positions: expected one for each of {count} inputs, got {len(positions)}")
         mean, variance, entropy = (torch.cat(column) for column in list(zip(*parts, strict=True))[:3])
         return HetNetRepresentation(mean, variance, entropy, self.num_samples, tuple(batches))
 
@@ -145,7 +162,7 @@ class HetNetRepresenter:
         tensor = next(self.heads[0].parameters(), next(self.model.parameters(), None))
         return torch.device("cpu") if tensor is None else tensor.device
 
-    def _run(self, inputs: Tensor, seed: Tensor) -> _Batch:
+    def _run(self, inputs: Tensor, place: _Place) -> _Batch:
         """Runs the model without noise. Where its output is the head's, sampling the head is enough."""
         if any(isinstance(m, nn.modules.dropout._DropoutNd) and m.training and m.p > 0 for m in self.model.modules()):
             reason = "its dropout is active"
@@ -157,9 +174,9 @@ class HetNetRepresenter:
             elif not calls[0].is_output(logits):
                 reason = "its output is not the output of its heteroscedastic layer"
             else:
-                return _HeadBatch.of(calls[0], seed, self.sampling)
+                return _HeadBatch.of(calls[0], place, self.sampling)
         warnings.warn(f"the whole model runs {self.num_samples} times, because {reason}", RuntimeWarning, stacklevel=5)
-        return _ModelBatch(self.model, inputs, seed)
+        return _ModelBatch(self.model, inputs, place)
 
 
 def representer(
@@ -203,6 +220,22 @@ def representer(
     )  # fmt: skip
 
 
+class _Place(NamedTuple):
+    """Where a batch stands in the noise stream."""
+
+    seed: Tensor  # (1,)
+    start: int  # rows before the batch
+    positions: Tensor | None  # of the inputs in the data set, where they do not follow one another
+
+    def seed_of(self, rows: int) -> Tensor:
+        """The seed tensor for a head with so many rows, as many for each input."""
+        if self.positions is None:
+            return torch.constant_pad_nd(self.seed, (0, 1), self.start)
+        each = rows // max(len(self.positions), 1)
+        offsets = torch.arange(each, device=self.seed.device)
+        return torch.cat((self.seed, (self.positions[:, None] * each + offsets).reshape(-1)))
+
+
 @dataclass(frozen=True, eq=False)
 class _HeadBatch:
     """Rows whose samples are those of the head."""
@@ -211,12 +244,13 @@ class _HeadBatch:
     options: dict[str, Any]
 
     @classmethod
-    def of(cls, call: HeadCall, seed: Tensor, sampling: Sampling) -> _HeadBatch:
+    def of(cls, call: HeadCall, place: _Place, sampling: Sampling) -> _HeadBatch:
         layer = call.layer
         temperature = layer.temperature.clone() if isinstance(layer.temperature, Tensor) else layer.temperature
         if sampling == "auto":
             less_work = _cholesky_is_less_work(layer.num_classes, layer.num_factors)
             sampling = "cholesky" if less_work else "factored"
+        seed = place.seed_of(call.output.shape[:-1].numel())
         return cls(call, {"temperature": temperature, "seed": seed, "sampling": sampling})
 
     def statistics(self, num_samples: int) -> McStatistics:
@@ -240,7 +274,7 @@ class _ModelBatch:
 
     model: nn.Module
     inputs: Tensor
-    seed: Tensor
+    place: _Place
 
     def statistics(self, num_samples: int) -> McStatistics:
         """By Welford's recurrence: one pass, nothing of the size of the samples."""
@@ -260,7 +294,9 @@ class _ModelBatch:
         heads = [module for module in self.model.modules() if isinstance(module, HeteroscedasticLayer)]
         training_samples = [head.training_samples for head in heads]
         devices = [self.inputs.device] if self.inputs.device.type == "cuda" else []
-        seed, row = (int(number) for number in self.seed)
+        seed, row = int(self.place.seed), self.place.start
+        if self.place.positions is not None and len(self.place.positions):
+            row = int(self.place.positions[0])
         try:
             for head in heads:
                 head.training_samples = 1
@@ -273,6 +309,16 @@ class _ModelBatch:
         finally:
             for head, count in zip(heads, training_samples, strict=True):
                 head.training_samples = count
+
+
+def _positions(x: Any, positions: Tensor | None) -> Tensor | None:
+    if positions is None:
+        sampler = getattr(x, "sampler", None)
+        return torch.tensor(list(sampler)) if isinstance(sampler, DistributedSampler) else None
+    if not isinstance(positions, Tensor) or positions.dtype != torch.int64 or positions.dim() != 1:
+        given = positions.dtype if isinstance(positions, Tensor) else type(positions).__name__
+        raise TypeError(f"positions: expected an int64 tensor of shape (N,), got {given}")
+    return positions
 
 
 def _eager(model: nn.Module) -> AbstractContextManager[object]:

@@ -26,7 +26,7 @@ class EmulatedOps:
     ) -> Any:  # fmt: skip
         kind = {torch.float32: self.emulator.float32, torch.float64: self.emulator.float64}[loc.dtype]
         arrays = [_array(x) for x in (loc, scale, cov_factor, factor_scale)]
-        head = kind(*arrays, temperature.item(), *seed.tolist(), num_samples, cholesky)
+        head = kind(*arrays, temperature.item(), _array(seed), num_samples, cholesky)
         if self.limits is not None:
             head.limit(*self.limits)
         return head

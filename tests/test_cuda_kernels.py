@@ -184,18 +184,21 @@ def test_bits_do_not_depend_on_the_order_of_threads(cuda_emulator, covariance, c
 @pytest.mark.usefixtures("emulated_ops")
 @pytest.mark.parametrize(("rows", "classes", "factors", "samples"), [(7, 10, 10, 4), (5, 140, 3, 150), (3, 1100, 2, 6)])
 def test_bits_of_a_row_do_not_depend_on_its_batch(rows, classes, factors, samples):
-    def results(first_row):
-        of_rows = {name: x if name == "temperature" else x[first_row:] for name, x in head.items()}
+    def results(chosen, row_offset):
+        of_rows = {name: x if name == "temperature" else x[chosen] for name, x in head.items()}
         inputs = {name: x.detach().requires_grad_() for name, x in of_rows.items()}
-        options = {"num_samples": samples, "seed": 5, "row_offset": first_row}
+        options = {"num_samples": samples, "seed": 5, "row_offset": row_offset}
         statistics = functional.mc_statistics(**inputs, **options)
         log_probs = functional.mc_log_probs(**inputs, **options)
         grads = torch.autograd.grad(log_probs.square().sum(), [inputs["loc"], inputs["cov_factor"]])
         return [statistics.mean, statistics.variance, statistics.expected_entropy, log_probs, *grads]
 
     head = random_head("per_row_scaled", rows, classes, factors, dtype=torch.float32)
-    for whole, part in zip(results(0), results(2), strict=True):
-        assert torch.equal(whole[2:], part)
+    want = results(slice(None), 0)
+    backwards = torch.arange(rows).flip(0)
+    for chosen, row_offset in ((slice(2, None), 2), (backwards, backwards), (backwards[1:], backwards[1:])):
+        for whole, part in zip(want, results(chosen, row_offset), strict=True):
+            assert torch.equal(whole[chosen], part)
 
 
 @pytest.mark.parametrize("shared_kilobytes", [12, 48, 99, 227])

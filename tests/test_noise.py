@@ -137,6 +137,27 @@ def test_row_offset_continues_the_rows():
     assert torch.equal(eps(torch.tensor([4, 2**32]), rows=8, samples=5, classes=3), past_32_bits[:, 8:])
 
 
+@pytest.mark.parametrize("samples", [1, 3, 67])
+@pytest.mark.parametrize("classes", [5, 200])  # on every kind of lanes
+@pytest.mark.parametrize("rows", [1, 2, 37])
+def test_a_position_for_each_row(rows, classes, samples):
+    positions = torch.randint(2**62, (rows,))
+    want = noise_oracle.normals(-3, positions.numpy(), range(samples), classes)
+    got = eps(torch.cat((torch.tensor([-3]), positions)), rows, samples, classes, dtype=torch.float64)
+    assert ulp_error(got.numpy(), want) <= ULP
+    zeros, ones = torch.zeros(rows, classes, dtype=torch.float64), torch.ones(rows, classes, dtype=torch.float64)
+    options = {"num_samples": samples, "seed": -3}
+    assert torch.equal(functional.sample_logits(zeros, ones, row_offset=positions, **options), got)
+
+
+def test_a_position_for_each_row_of_several_dimensions():
+    whole = eps(4, rows=24, samples=5, classes=3)
+    loc = torch.zeros(2, 3, 4, 3)
+    positions = torch.arange(24).reshape(2, 3, 4).flip(0, 1, 2)
+    got = functional.sample_logits(loc, loc + 1, num_samples=5, seed=4, row_offset=positions)
+    assert torch.equal(got.flatten(1, 3), whole.flip(1))
+
+
 class TestStatistics:
     """Each test has a chance below 1e-5 to reject good noise; the seeds are fixed, so it does not flicker."""
 

@@ -28,7 +28,15 @@ struct Head {
   bool cholesky;            // draw all noise through the Cholesky factor of the covariance
   T temperature;            // NaN unless above 0
   uint64_t seed;
-  int64_t row_offset;  // position of the first row in the data set: its place in the noise stream
+  // Positions of the rows in the data set, their places in the noise stream: of each row, or of the
+  // first one, which the others follow.
+  const int64_t* positions;
+  bool position_of_each;
+
+  HETNET_INLINE uint64_t stream_row(int64_t row) const {
+    return position_of_each ? static_cast<uint64_t>(positions[row])
+                            : static_cast<uint64_t>(positions[0]) + static_cast<uint64_t>(row);
+  }
 };
 
 // Contiguous outputs of a backward kernel.

@@ -80,7 +80,7 @@ class Sampler<T, ClassLanes<T>> {
 
   Draw<T, Lanes> draw(int64_t sample) {
     const int64_t left = head_.samples - sample, slices = left < slices_ ? left : slices_;
-    noise_.fill(static_cast<uint64_t>(head_.row_offset) + static_cast<uint64_t>(lanes_.row), sample, slices);
+    noise_.fill(head_.stream_row(lanes_.row), sample, slices);
     pack_eta(slices);
     for_blocks<2>(vectors_, [&](int64_t c, auto vectors) {
       for_blocks<kBlock / decltype(vectors)::value>(

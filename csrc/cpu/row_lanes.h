@@ -24,6 +24,9 @@ struct RowLanes {
   RowLanes(const Head<T>& head, int64_t group) : first(group * lane<V>::width) {
     const int64_t left = head.rows - first;
     count = left < lane<V>::width ? left : lane<V>::width;
+    uint64_t positions[lane<V>::width];
+    for (int64_t l = 0; l < lane<V>::width; ++l) positions[l] = head.stream_row(row(l));
+    positions_ = Words<T>::of(positions);
   }
   int64_t row(int64_t l) const { return first + (l < count ? l : count - 1); }
 
@@ -31,9 +34,8 @@ struct RowLanes {
   static int64_t slices(const Head<T>&) { return 1; }
   static int64_t vectors(int64_t classes) { return classes; }
 
-  StreamPosition<uint32_t, Words<T>, Words<T>> position(const Head<T>& head, int64_t sample) const {
-    const uint64_t stream_row = static_cast<uint64_t>(head.row_offset) + static_cast<uint64_t>(first);
-    return {static_cast<uint32_t>(sample), Words<T>::sequence_low(stream_row), Words<T>::sequence_high(stream_row)};
+  StreamPosition<uint32_t, Words<T>, Words<T>> position(const Head<T>&, int64_t sample) const {
+    return {static_cast<uint32_t>(sample), positions_, word_ops<Words<T>>::high(positions_)};
   }
   typename lane<V>::Mask valid(const Head<T>&, int64_t) const { return lane<V>::iota() >= 0; }
   bool all_valid(const Head<T>&, int64_t) const { return true; }
@@ -122,6 +124,9 @@ struct RowLanes {
     for (int64_t l = 0; l < count; ++l) sum += value[l];
     return sum;
   }
+
+ private:
+  Words<T> positions_;  // of the rows, in the noise stream
 };
 
 }  // namespace HETNET_CPU_NAMESPACE

@@ -27,8 +27,8 @@ struct SampleLanes {
   static int64_t vectors(int64_t classes) { return classes; }
 
   StreamPosition<Words<T>, uint32_t, uint32_t> position(const Head<T>& head, int64_t sample) const {
-    const uint64_t stream_row = static_cast<uint64_t>(head.row_offset) + static_cast<uint64_t>(row);
-    return {Words<T>::sequence_low(static_cast<uint64_t>(sample)), static_cast<uint32_t>(stream_row),
+    const uint64_t stream_row = head.stream_row(row);
+    return {Words<T>::sequence(static_cast<uint64_t>(sample)), static_cast<uint32_t>(stream_row),
             static_cast<uint32_t>(stream_row >> 32)};
   }
   // The lanes whose sample exists.

@@ -13,9 +13,8 @@ namespace HETNET_CPU_NAMESPACE {
 struct DoubleWords {
   UInt64Vec w;
 
-  // Lane i holds the low or the high half of first + i.
-  static HETNET_INLINE DoubleWords sequence_low(uint64_t first) { return {first + (UInt64Vec)lane<DoubleVec>::iota()}; }
-  static HETNET_INLINE DoubleWords sequence_high(uint64_t first) { return {sequence_low(first).w >> 32}; }
+  // Lane i holds the low half of first + i.
+  static HETNET_INLINE DoubleWords sequence(uint64_t first) { return {first + (UInt64Vec)lane<DoubleVec>::iota()}; }
   // One 64-bit number a lane.
   static HETNET_INLINE DoubleWords of(const uint64_t* numbers) {
     DoubleWords words;
@@ -36,14 +35,10 @@ HETNET_INLINE DoubleWords xor_words(uint32_t a, DoubleWords b, uint64_t key) { r
 struct FloatWords {
   UInt64Vec first_two, last_two;
 
-  static HETNET_INLINE FloatWords sequence_low(uint64_t first) {
+  static HETNET_INLINE FloatWords sequence(uint64_t first) {
     const UInt64Vec i = (UInt64Vec)lane<DoubleVec>::iota();
     const UInt64Vec two = first + i + (i & ~uint64_t{1});
     return {two, two + 2};
-  }
-  static HETNET_INLINE FloatWords sequence_high(uint64_t first) {
-    const FloatWords low = sequence_low(first);
-    return {low.first_two >> 32, low.last_two >> 32};
   }
   static HETNET_INLINE FloatWords of(const uint64_t* numbers) {
     FloatWords words{};

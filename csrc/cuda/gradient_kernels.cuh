@@ -30,12 +30,13 @@ __global__ void __launch_bounds__(kThreadsWithManyRegisters<T>)
       Draw<T, kSamples> draw;
       sampler.draw(step, draw);
       T delta[kSamples][4];
-      for (int s = 0; s < kSamples; ++s) {
+      const T* of_sample = grad_out + draw.sample * head.rows * head.classes + sampler.at(0);
+      const int live = static_cast<int>(head.samples - draw.sample);
+      for (int s = 0; s < kSamples; ++s, of_sample += head.rows * head.classes)
         for (int j = 0; j < kClasses; ++j) {
-          const bool counts = draw.sample + s < head.samples && sampler.has(j) && !sampler.masked(j);
-          delta[s][j] = counts ? grad_out[(draw.sample + s) * head.rows * head.classes + sampler.at(j)] : T(0);
+          const bool counts = s < live && sampler.has(j) && !sampler.masked(j);
+          delta[s][j] = counts ? of_sample[j] : T(0);
         }
-      }
       gradient.add(draw, delta);
     }
     gradient.store(T(1), T(0), out, blockIdx.x, group == part.begin);

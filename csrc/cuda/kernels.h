@@ -6,12 +6,12 @@
 namespace hetnet {
 namespace cuda {
 
-// A head whose temperature, seed and row offset only the device may read.
+// A head whose temperature and seed only the device may read.
 template <class T>
 struct DeviceHead {
   Head<T> head;
   const T* temperature;
-  const int64_t* seed;  // and the row offset
+  const int64_t* seed;
 };
 
 // What a loss is of, in device memory, as the caller has it.

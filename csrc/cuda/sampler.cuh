@@ -16,7 +16,6 @@ HETNET_DEVICE Head<T> read(const DeviceHead<T>& device_head) {
   const T temperature = *device_head.temperature;
   head.temperature = temperature > T(0) ? temperature : kNaN<T>;
   head.seed = static_cast<uint64_t>(device_head.seed[0]);
-  head.row_offset = device_head.seed[1];
   return head;
 }
 
@@ -69,9 +68,9 @@ class Sampler {
   // taken for it, so that threads stay together.
   HETNET_DEVICE void place(int64_t group) {
     first_row_ = batch.first_row + group * team.plan.rows;
-    const int64_t row = first_row_ + team.row, end = batch.first_row + batch.rows;
-    live_ = row < end;
-    row_ = live_ ? row : end - 1;
+    const uint64_t row_in_stream = head.stream_row(row());
+    row_low_ = static_cast<uint32_t>(row_in_stream);
+    row_high_ = static_cast<uint32_t>(row_in_stream >> 32);
   }
 
   // The same, and reads the rows' parameters. All threads of the block call it.
@@ -91,9 +90,9 @@ class Sampler {
       loc[j] = -kInfinity<T>;
       scale_[j] = T(0);
       if (k >= head.classes) continue;
-      loc[j] = head.loc.data[row_ * head.loc.row_stride + k];
+      loc[j] = head.loc.data[row() * head.loc.row_stride + k];
       if (kPurpose == kCholesky) continue;  // whose factors are NaN where the scale is not finite
-      scale_[j] = head.scale.data[row_ * head.scale.row_stride + k];
+      scale_[j] = head.scale.data[row() * head.scale.row_stride + k];
       zero += scale_[j] * T(0);
     }
     // An infinite scale would give either infinity as a utility, and -inf passes for a masked class:
@@ -114,16 +113,18 @@ class Sampler {
   }
   HETNET_DEVICE int64_t samples() const { return team.plan.samples_in(slice(), head.samples); }
   HETNET_DEVICE int64_t first_row() const { return first_row_; }  // of the block's
-  HETNET_DEVICE int64_t row() const { return row_; }
-  HETNET_DEVICE bool live() const { return live_; }  // the row is one of the head's
+  // Cheap to ask for anew, so that they take no registers.
+  HETNET_DEVICE int64_t row() const { return live() ? first_row_ + team.row : batch.first_row + batch.rows - 1; }
+  // The row is one of the batch's.
+  HETNET_DEVICE bool live() const { return first_row_ + team.row < batch.first_row + batch.rows; }
   HETNET_DEVICE static int tile() { return static_cast<int>(blockIdx.y); }
   HETNET_DEVICE T scale(int j) const { return scale_[j]; }
   HETNET_DEVICE T center(int j) const { return center_[j].high; }
   // Where numbers of each sample, each slice and each tile are kept for the batch: [row][sample], [slice][row] and
   // [tile][row].
-  HETNET_DEVICE int64_t sample_at(int64_t sample) const { return (row_ - batch.first_row) * head.samples + sample; }
-  HETNET_DEVICE int64_t slice_at() const { return int64_t{slice()} * batch.rows + row_ - batch.first_row; }
-  HETNET_DEVICE int64_t tile_at() const { return int64_t{tile()} * batch.rows + row_ - batch.first_row; }
+  HETNET_DEVICE int64_t sample_at(int64_t sample) const { return (row() - batch.first_row) * head.samples + sample; }
+  HETNET_DEVICE int64_t slice_at() const { return int64_t{slice()} * batch.rows + row() - batch.first_row; }
+  HETNET_DEVICE int64_t tile_at() const { return int64_t{tile()} * batch.rows + row() - batch.first_row; }
 
   HETNET_DEVICE Layout<T> layout() const { return Layout<T>(team.plan, head.factors, kPurpose == kBackward); }
   HETNET_DEVICE static T* shared() { return reinterpret_cast<T*>(shared_memory()); }
@@ -141,8 +142,8 @@ class Sampler {
   // Of the thread's classes; that of the next factor is a team's length further.
   HETNET_DEVICE const Quad<T>* own_factor() const { return reinterpret_cast<const Quad<T>*>(row_factor()) + team.lane; }
   // Whether the thread stores results of its class j, and where.
-  HETNET_DEVICE bool stores(int j) const { return live_ && team.team == 0 && has(j); }
-  HETNET_DEVICE int64_t at(int j) const { return row_ * head.classes + first_class_ + j; }
+  HETNET_DEVICE bool stores(int j) const { return live() && team.team == 0 && has(j); }
+  HETNET_DEVICE int64_t at(int j) const { return row() * head.classes + first_class_ + j; }
   HETNET_DEVICE int64_t slice_at(int j) const { return slice_at() * head.classes + first_class_ + j; }
   HETNET_DEVICE int first_class() const { return first_class_; }
   HETNET_DEVICE bool has(int j) const { return first_class_ + j < head.classes; }
@@ -186,9 +187,7 @@ class Sampler {
  private:
   // Four normals, of dimensions 4 block to 4 block + 3.
   HETNET_DEVICE void normals(int64_t sample, uint32_t block, T (&out)[4]) const {
-    const uint64_t row = static_cast<uint64_t>(head.row_offset) + static_cast<uint64_t>(row_);
-    const PhiloxBlock<uint32_t> words = philox4x32_10(block, static_cast<uint32_t>(sample), static_cast<uint32_t>(row),
-                                                      static_cast<uint32_t>(row >> 32), key_);
+    const PhiloxBlock<uint32_t> words = philox4x32_10(block, static_cast<uint32_t>(sample), row_low_, row_high_, key_);
     normal_pair<T>(words.w0, words.w1, out[0], out[1]);
     normal_pair<T>(words.w2, words.w3, out[2], out[3]);
   }
@@ -220,10 +219,10 @@ class Sampler {
     const int64_t left = head.classes - first, here = left < tile_classes ? left : tile_classes;
     const int64_t count = head.factors * tile_classes;
     const T* source = kPurpose == kCholesky
-                          ? static_cast<const T*>(batch.lower) + (row_ - batch.first_row) * head.classes * head.factors
-                          : head.factor.data + row_ * head.factor.row_stride;
+                          ? static_cast<const T*>(batch.lower) + (row() - batch.first_row) * head.classes * head.factors
+                          : head.factor.data + row() * head.factor.row_stride;
     source += first * head.factors;
-    const T* scale = head.factor_scale.data + row_ * head.factor_scale.row_stride;
+    const T* scale = head.factor_scale.data + row() * head.factor_scale.row_stride;
     // Consecutive threads read consecutive numbers.
 #pragma unroll 1
     for (int64_t i = team.team * team.plan.team + team.lane; i < count; i += team.plan.teams * team.plan.team) {
@@ -236,8 +235,8 @@ class Sampler {
 
   const PhiloxKey key_;
   const int first_class_;
-  int64_t first_row_ = 0, row_ = 0;
-  bool live_ = false;
+  int64_t first_row_ = 0;
+  uint32_t row_low_ = 0, row_high_ = 0;
   const T inverse_temperature_;
   T scale_[4];
   Center<T> center_[4];

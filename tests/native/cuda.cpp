@@ -32,8 +32,8 @@ struct Emulated {
   cuda::Kernels<T> kernels{0, nullptr};
 
   Emulated(const Array<T>& loc_, const Array<T>& scale_, const py::object& factor_, const py::object& factor_scale_,
-           T temperature_, int64_t seed_, int64_t row_offset, int64_t samples, bool cholesky)
-      : loc(copy(loc_)), scale(copy(scale_)), temperature{temperature_}, seed{seed_, row_offset} {
+           T temperature_, const Array<int64_t>& seed_, int64_t samples, bool cholesky)
+      : loc(copy(loc_)), scale(copy(scale_)), temperature{temperature_}, seed(copy(seed_)) {
     head.rows = loc_.shape(0);
     head.classes = head.all_classes = loc_.shape(1);
     head.samples = samples;
@@ -47,6 +47,8 @@ struct Emulated {
       head.factors = array.shape(array.ndim() - 1);
       head.factor = {factor.data(), head.shared_factor ? 0 : head.classes * head.factors};
     }
+    head.positions = seed.data() + 1;
+    head.position_of_each = seed.size() != 2;
     if (!factor_scale_.is_none()) {
       factor_scale = copy(factor_scale_.cast<Array<T>>());
       head.factor_scale = {factor_scale.data(), head.factors};
@@ -134,7 +136,7 @@ template <class T>
 void bind(py::module_& m, const char* name) {
   using E = Emulated<T>;
   py::class_<E>(m, name)
-      .def(py::init<const Array<T>&, const Array<T>&, const py::object&, const py::object&, T, int64_t, int64_t,
+      .def(py::init<const Array<T>&, const Array<T>&, const py::object&, const py::object&, T, const Array<int64_t>&,
                     int64_t, bool>())
       // Memory to work in, in bytes, and blocks of rows.
       .def("limit", [](E& e, int64_t tile_bytes, int64_t factor_bytes, int64_t part_bytes,

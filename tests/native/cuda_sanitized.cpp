@@ -39,6 +39,7 @@ void run(Covariance covariance, int64_t rows, int64_t classes, int64_t factors, 
   head.head.classes = head.head.all_classes = classes;
   head.head.factors = factors;
   head.head.samples = samples;
+  head.head.positions = seed.data() + 1;
   head.head.loc = {loc.data(), classes};
   head.head.scale = {scale.data(), classes};
   if (factors > 0) head.head.factor = {factor.data(), shared ? 0 : classes * factors};
